@@ -52,6 +52,10 @@ class EventKind(str, Enum):
     """For a folder of parts: a machine's part is missing."""
 
 
+UNKNOWN_WORDS = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED})
+"""Verdicts that show neither that a save is good nor that it is damaged."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSave:
     """One save as a poll shows it; its content is not read."""
@@ -202,14 +206,11 @@ class Watched:
         codes = {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
         if {save.state for save in self.saves} & {SaveState.SAVING, SaveState.COMPLETE}:  # unread, or without a result
             codes.add(ExitCode.INCOMPLETE)
-        unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
         for save in self.saves:
-            if save.state is not SaveState.BAD:
-                continue
-            if save.word in unknown:
-                codes.add(ExitCode.INCOMPLETE)
-            else:
+            if (save.state is SaveState.BAD or save.told_incomplete) and save.word not in {None, *UNKNOWN_WORDS}:
                 codes.add(ExitCode.UNSAFE if save.word is VerdictWord.UNSAFE else ExitCode.DAMAGE)
+            elif save.state is SaveState.BAD:
+                codes.add(ExitCode.INCOMPLETE)
         return safest(codes)
 
 

@@ -14,11 +14,12 @@ from statistics import median
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import in_gib, lasting, on_ranks
-from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.domain.verdict import VerdictWord, word_of
 from ckpttool.health.findings import HealthCode
 from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.findings import WatchCode
 from ckpttool.watch.model import (
+    UNKNOWN_WORDS,
     Action,
     EventKind,
     Judge,
@@ -104,7 +105,10 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
             action = _once_more(save, rule, patience, now)
         else:
             usual = next((save.good_files for save in saves[at + 1 :] if save.state is SaveState.GOOD), 0)
-            saves[at], action = _next(save, by_key[save.key], rule, watched, usual=usual)
+            after, action = _next(save, by_key[save.key], rule, watched, usual=usual)
+            saves[at] = after
+            if after.told_incomplete and not save.told_incomplete and after.word in UNKNOWN_WORDS:
+                judges.append(_judge(after, rule, final=True))  # its content may show damage that the listing does not
         if action is not None:
             (judges if isinstance(action, Judge) else actions).append(action)
     watched = replace(watched, saves=tuple(saves))
@@ -240,7 +244,8 @@ def _next(
         return save, None
     if save.was_good:  # reading it will show the missing files
         return save, _judge(save, rule, final=True)
-    return replace(save, told_incomplete=True), _event(
+    word = max(map(word_of, seen_save.incomplete), key=tuple(VerdictWord).index)
+    return replace(save, told_incomplete=True, word=word), _event(
         EventKind.SAVE_INCOMPLETE,
         save,
         findings=(_incomplete(save, seen_save, watched.now - save.first_seen), *seen_save.incomplete),
@@ -350,7 +355,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     kind = _kind(save, judgement, against)
     if kind is None:  # it may be a save in progress, or unknown: it is read again
         return _with(watched, replace(after, state=SaveState.COMPLETE)), ()
-    if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # already reported
+    if kind in _NOT_KNOWN and (save.state is SaveState.BAD or save.told_incomplete):  # already reported
         return _with(watched, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
         after = replace(

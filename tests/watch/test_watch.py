@@ -112,7 +112,7 @@ def cut(root: Path) -> None:
     ("harm", "at", "code", "told"),
     [
         (cut, OLD, 10, ["bad", "good"]),
-        (lambda root: shard(root, 1, 2).unlink(), OLD, 14, ["save-incomplete", "good"]),
+        (lambda root: shard(root, 1, 2).unlink(), OLD, 10, ["save-incomplete", "good"]),
         (lambda root: None, OLD, 0, ["good", "good"]),  # noqa: ARG005  the neighbour that is left alone
         (lambda root: None, None, 14, []),  # noqa: ARG005  too young to be judged: nobody knows
     ],
@@ -156,6 +156,28 @@ def test_a_watch_seals_no_save_that_seal_refuses_for_its_copies_though_nothing_o
     ]
     assert newest["verdict"] == {(2,): "damaged", (2, 3): "suspect"}.get(ranks, newest["verdict"])
     assert [event["sealed"] for event in older] == [True] * 4
+
+
+@pytest.mark.parametrize("tree_name", ["ds_zero1_2ranks", "ds_zero3_2ranks"])
+@pytest.mark.parametrize("harm", ["zeros", "empty", "gone", "none"])
+def test_one_look_at_a_damaged_model_file_of_deepspeed_ends_as_seal_and_verify_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree_name: str, harm: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = Path(shutil.copytree(FIXTURES / "layouts" / tree_name, tmp_path / "run"))
+    path = min((root / "global_step6").glob("*model_states.pt"))
+    if harm == "gone":
+        path.unlink()
+    elif harm != "none":
+        path.write_bytes(bytes(path.stat().st_size if harm == "zeros" else 0))
+    rested(root)
+    verified = ask("verify", str(root), "--checkpoint", "all")
+    watched = ask("watch", str(root), "--once", "--format", "json")
+    sealed = ask("seal", str(root), "--checkpoint", "all")
+    assert verified.code == watched.code == sealed.code
+    assert watched.code == {"none": 0, "gone": 14 if tree_name == "ds_zero1_2ranks" else 10}.get(harm, 10)
+    kinds = [event["event"] for event in events(watched.stdout) if event["checkpoint"] == "global_step6"]
+    assert (kinds == ["good"]) == (harm == "none")
 
 
 def test_one_look_at_what_is_no_tree_says_so(tmp_path: Path, tree: Path) -> None:
