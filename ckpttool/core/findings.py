@@ -64,6 +64,7 @@ class Row(str):
     """
 
     __slots__ = (
+        "affects_start",
         "check",
         "evidence",
         "group",
@@ -100,6 +101,8 @@ class Row(str):
     """The verdict that it asks for; None: that of its weight."""
     is_elsewhere: bool
     """Whether it says that other machines may have more."""
+    affects_start: bool
+    """False if a rule about configs finds it, and a start with a config that `launch` wrote is not affected by it."""
     remedy: str | None
     """The remedy, if the finding has none of its own."""
     group: Group
@@ -125,6 +128,7 @@ class Row(str):
         taken_with: str | None = None,
         verdict: Literal["missing", "unstable", "unsupported"] | None = None,
         is_elsewhere: bool = False,
+        affects_start: bool = True,
         remedy: str | None = None,
         group: Group,
         headline: str,
@@ -142,6 +146,7 @@ class Row(str):
         row.taken_with = taken_with
         row.verdict = verdict
         row.is_elsewhere = is_elsewhere
+        row.affects_start = affects_start
         row.remedy = remedy
         row.group = group
         row.headline = headline
@@ -1787,6 +1792,7 @@ class Code(metaclass=Rows):
     KEEPS_ONE_CHECKPOINT = Row(
         "keeps-one-checkpoint",
         weights=(NOTE, SUSPECT),
+        affects_start=False,
         group="Rules about configs",
         headline="Only one checkpoint is kept",
         meaning=(

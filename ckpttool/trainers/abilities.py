@@ -100,7 +100,7 @@ class LaunchTarget(Protocol):
         """
         ...
 
-    def commands(self, job: LaunchJob) -> tuple[str, ...]:
+    def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
         """Return the shell command for each node, by node rank.
 
         Raises:

@@ -260,6 +260,8 @@ class Effects:
     """Position at which its data continues."""
     settings: tuple[TrainerSetting, ...]
     """The settings for that."""
+    load: LoadSettings | None = None
+    """The settings that load the save, if the config decides which they are; None: those of the layout."""
     next_step: Step | None = None
     """First global step; None for the one after the checkpoint's, because its counter continues."""
     findings: tuple[Finding, ...]

@@ -67,10 +67,6 @@ class BaseConfig:
     """Findings that a comment in it allows."""
 
 
-_OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
-"""Codes that affect a later save, and not a start that resumes."""
-
-
 def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
     """Read the config that a launch starts from, and check it by every rule about configs.
 
@@ -86,7 +82,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
     run = parse_config(read_bytes(path), path=path, devices=devices)
     parts = part(_lint(run), run.text, path=path)
     if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
-        allowed = (*allowed, *_OF_LATER_SAVES)
+        allowed = (*allowed, *(finding.code for finding in parts.findings if not finding.code.affects_start))
     return BaseConfig(run=run, findings=judge.allow(parts.findings, allowed), silenced=parts.silenced)
 
 

@@ -70,7 +70,9 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     if isinstance(decision, NoResumePoint):
         return _refused(judged(preflight_question, base, answer, disk).answer)
     job = _job(base.run, decision, order)
-    commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
+    commands, devices = None, None
+    if job is not None:
+        commands, devices = target.commands(base.run, job), job.nodes * job.devices_per_node
     ready = judged(replace(preflight_question, devices=devices), base, answer, disk)
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:

@@ -419,7 +419,7 @@ def _with_effects(
     objections = () if trainer is None else trainer.objections(checkpoint, sizes)
     return replace(
         plan,
-        load=replace(plan.load, data=effects.settings),
+        load=replace(effects.load or plan.load, data=effects.settings),
         data=effects.position,
         next_step=effects.next_step or plan.next_step,
         findings=(*effects.findings, *objections),

@@ -11,6 +11,9 @@ from ckpttool.core.formats.config_text import TOML, ConfigFile
 from ckpttool.core.formats.safe_yaml import Document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, lint, safe_fixes
+from ckpttool.trainers.mindformers.pynative import config as pynative
+from ckpttool.trainers.mindformers.pynative import lint as pynative_lint
+from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 from ckpttool.trainers.mindformers.train_config import (
     AUTO_PARALLEL,
     KNOWN_KEYS,
@@ -45,12 +48,15 @@ _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",
     "train_dataset_task",
 }  # fmt: skip
-_OWN_SECTIONS = {**KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode"}
+_OWN_SECTIONS = {
+    **KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode",
+    "training": "local_batch_size global_batch_size",
+}  # fmt: skip
 """Ambiguous sections: a section with one of these settings in it is MindFormers' own."""
 
 
 class TrainConfigs:
-    """MindFormers' YAML."""
+    """MindFormers' YAML, of either trainer."""
 
     def may_be_own(self, content: bytes) -> bool:
         """Search for its characteristic keys."""
@@ -61,7 +67,7 @@ class TrainConfigs:
         sections = (name for name, keys in _OWN_SECTIONS.items() if all(has((name,))) and any(has(keys.split())))
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
-    def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | None:
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | PyNativeConfig | None:
         """Return the config; None if it has none of the known keys: MindFormers itself requires no key."""
         if file.path.endswith(TOML):
             return None
@@ -71,19 +77,28 @@ class TrainConfigs:
             raise ConfigError(
                 f"{file.path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be UTF-8"
             ) from error
+        if pynative.is_pynative(file.yaml.data):
+            return pynative.read_config(file.yaml, path=file.path, devices=devices)
         return train_config_of(file.yaml, path=file.path, devices=devices) if _is_own(file.yaml.data) else None
 
     def saves_in(self, config: RunConfig) -> str | None:
         """Go by the switch between the two layouts."""
+        if isinstance(config, PyNativeConfig):
+            return ITERATION_LAYOUT
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Check the config by the remaining rules as well."""
-        return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
+        if isinstance(config, PyNativeConfig):
+            further = pynative_lint.lint(config.settings, pynative_lint.BEFORE_A_START)
+        else:
+            further = lint(config.settings, BEFORE_A_START)
+        return as_the_file_has_them((*config.findings, *further))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
         """Go by the same rules."""
-        return safe_fixes(config.settings)
+        fixes = pynative_lint.safe_fixes if isinstance(config, PyNativeConfig) else safe_fixes
+        return fixes(config.settings)
 
 
 def _is_own(data: Section) -> bool:

@@ -13,7 +13,7 @@ from ckpttool.core.formats import read_header
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.mindformers.load import counts_data_itself, data_settings, load_keys, planned_skip
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
-from ckpttool.trainers.mindformers.scalars import same_run, state_of
+from ckpttool.trainers.mindformers.scalars import by_pynative, same_run, state_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 def effects(resume: Resume) -> Effects:
     """Return the effects of MindFormers on a resume."""
+    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+
+    own = resume.config if isinstance(resume.config, PyNativeConfig) else None
+    if own is not None or by_pynative(resume.plan.point.checkpoint):
+        from ckpttool.trainers.mindformers.pynative import effects as pynative
+
+        answer = pynative.effects(resume, own)
+        if resume.config is None:
+            return answer
+        return replace(answer, findings=(*pynative.of_other_trainer(resume, own), *answer.findings))
     config = None
     if resume.config is not None:
         from ckpttool.trainers.mindformers.train_config import with_trainer_defaults

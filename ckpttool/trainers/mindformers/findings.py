@@ -954,8 +954,14 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Rules about configs",
         headline="The last save of a run would not be recorded",
-        meaning="With `async_save` meta.json is written at a later step, and none is written after the last save.",
-        evidence="`async_save: True` in the CheckpointMonitor of the rank_N layout.",
+        meaning=(
+            "With `async_save` meta.json (PyNative trainer: the tracker) is written at a later step, and none is "
+            "written after the last save."
+        ),
+        evidence=(
+            "`async_save: True` in the CheckpointMonitor of the rank_N layout, or in the `checkpoint:` section of the "
+            "PyNative trainer."
+        ),
         trainers={
             "MindFormers": "On its own resumes from the previous checkpoint, and repeats its steps.",
         },
@@ -979,6 +985,65 @@ class MindFormersCode(metaclass=Rows):
             "Write False, then:",
             "    ckpttool lint BASE.yaml",
         ),
+    )
+
+    OPTIMIZER_ZEROED = Row(
+        "optimizer-zeroed",
+        weights=(SUSPECT,),
+        affects_start=False,
+        group="Rules about configs",
+        headline="The resume would load no optimizer state",
+        meaning=(
+            "With `load_balanced: True` the PyNative trainer loads weights, step and data position, but no optimizer "
+            "state, and does not stop."
+        ),
+        evidence=(
+            "`load_balanced: True` without `no_load_optim: True`. Two ranks of 2.1.0 were run: all Adam moments kept "
+            "their initial zero; one rank stops with a RuntimeError."
+        ),
+        trainers={
+            "MindFormers": "Logs `Optimizer parameters not loaded:` at INFO level, and trains on.",
+        },
+        to_do=(
+            "Write `load_balanced: False`; a launch config has it:",
+            "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
+        ),
+    )
+
+    NAN_APPLIED = Row(
+        "nan-applied",
+        weights=(NOTE,),
+        group="Rules about configs",
+        headline="A NaN gradient would be applied and saved",
+        meaning=(
+            "By default the PyNative trainer of 2.0 and 2.1 applies a NaN gradient. All later losses are NaN, saves "
+            "continue, and the tracker moves to them."
+        ),
+        evidence="`use_skip_step_on_nan` is not True. A run of 2.1.0 with a NaN at step 15 saved NaN weights, exit 0.",
+        trainers={
+            "MindFormers": "1.9 skips the update; 2.1 skips it with `training.use_skip_step_on_nan: True`.",
+        },
+        to_do=(
+            "Set it. To search the weights of existing saves for NaN:",
+            "    ckpttool verify DIR --level numerics",
+        ),
+    )
+
+    SAVES_OVERWRITTEN = Row(
+        "saves-overwritten",
+        weights=(NOTE,),
+        check="launch",
+        group="Starts",
+        headline="The resumed run overwrites existing checkpoints",
+        meaning=(
+            "The PyNative trainer names a folder after its step counter. A run that begins at an older step, or counts "
+            "other batches, replaces folders of the same number as it goes."
+        ),
+        evidence="The first step of the run and its save interval are compared with the existing folders.",
+        trainers={
+            "MindFormers": "Removes the folder and writes a new one, with a warning in the log.",
+        },
+        to_do=("To keep the old ones, set checkpoint.save_path to another folder.",),
     )
 
     YAML_ODD_NUMBER = Row(
@@ -1019,12 +1084,13 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="A strict section has an unknown key",
         meaning=(
-            "In runner_config, parallel_config, recompute_config, swap_config, moe_config and monitor_config a "
-            "misspelled key is an error; elsewhere it is ignored."
+            "In runner_config, parallel_config, recompute_config, swap_config, moe_config and monitor_config (PyNative "
+            "trainer: checkpoint, training, parallelism, train_dataset and monitor) a misspelled key is an error; "
+            "elsewhere it is ignored."
         ),
-        evidence="The key is in no template of MindFormers 1.6.0 to 2.1.0.",
+        evidence="The key is in no template of MindFormers 1.6.0 to 2.1.0, or in no dataclass of its PyNative trainer.",
         trainers={
-            "MindFormers": "Stops with a KeyError; 1.3.2 and older ignore it.",
+            "MindFormers": "Stops with a KeyError (PyNative trainer: a ValueError); 1.3.2 and older ignore it.",
         },
         to_do=(
             "Correct it; if a newer MindFormers knows it:",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Dict
 from contextlib import suppress
+from typing import TypeAlias
 
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.finding import Finding
@@ -18,6 +19,8 @@ from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.core.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
 from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.trainers.mindformers.pynative import launch as pynative
+from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 from ckpttool.trainers.mindformers.train_config import KEPT_CHECKPOINTS, LEGACY_SWITCHES, ConfigView
 
 _TOP_ORDER = ("load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip")
@@ -35,6 +38,9 @@ _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
 
+Wanted: TypeAlias = "Callable[[Dict[str, object], ResumePlan], dict[str, Scalar]]"
+
+
 class MindFormersLaunch:
     """A config with four settings changed, and msrun."""
 
@@ -42,24 +48,30 @@ class MindFormersLaunch:
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
         """Return the result of `render_config` for its text."""
+        if isinstance(base, PyNativeConfig):
+            return render_config(base.text, plan, wanted=pynative.wanted_settings)
         return render_config(base.text, plan)
 
-    def commands(self, job: LaunchJob) -> tuple[str, ...]:
+    def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
         """Return the result of `launch_commands` for the same arguments."""
-        return launch_commands(job)
+        return launch_commands(job, mode=pynative.MODE if isinstance(base, PyNativeConfig) else ())
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
         """Compare with the world size of the config."""
+        if isinstance(base, PyNativeConfig):
+            return tuple(pynative.other_devices(base, devices))
         from ckpttool.trainers.mindformers.launch_check import other_devices
 
         return tuple(other_devices(base, devices))
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
         """Read them from the callback that saves."""
+        if isinstance(base, PyNativeConfig):
+            return pynative.next_saves(base, inventory.root)
         return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
 
 
-def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
+def render_config(base_text: str, plan: ResumePlan, *, wanted: Wanted | None = None) -> LaunchConfig:
     """Return the user's config with only those keys changed that make MindFormers follow the plan.
 
     The text is edited at these keys, then parsed again: if PyYAML does not find the old document with exactly these
@@ -68,6 +80,7 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     Args:
         base_text: The complete current file, line ends and byte order mark included.
         plan: The plan of the resume.
+        wanted: Returns the required value of each key; None: those of the static trainer.
 
     Raises:
         UsageError: The config contradicts the plan in a way that only its author can resolve, or contains a key in a
@@ -76,7 +89,7 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     """
     before = _load(base_text)
     editor = Editor(base_text)
-    values = _wanted_settings(before, plan)
+    values = (wanted or _wanted_settings)(before, plan)
     # Two levels are copied, so that a section that other keys share through an alias does not change for them.
     after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
@@ -107,7 +120,7 @@ def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]
         )
 
 
-def launch_commands(job: LaunchJob) -> tuple[str, ...]:
+def launch_commands(job: LaunchJob, *, mode: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return one shell command per node, node 0 first.
 
     The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so the command would return at once;
@@ -115,12 +128,19 @@ def launch_commands(job: LaunchJob) -> tuple[str, ...]:
     `data_skip_steps` and `ignore_data_skip` are set in the config because `run_mindformer.py` has no option for them,
     and its `--options` parses every True as False.
 
+    Args:
+        job: The launch.
+        mode: Further options of `run_mindformer.py`.
+
     Raises:
         UsageError: No job can be started with these arguments: no device, several nodes without an address, or a config
             whose name MindFormers would not read.
     """
     _check(job)
-    command = ["python", job.script or _SCRIPT, "--config", job.config]
+    script = job.script or _SCRIPT
+    command = ["python", script, "--config", job.config]
+    if os.path.basename(script) == _SCRIPT:  # a script of the user's own has options of its own
+        command += mode
     total = job.nodes * job.devices_per_node
     if total == 1:
         return (join(command),)

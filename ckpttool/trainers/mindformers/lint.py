@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from ckpttool.core.decide.lint_engine import Problem, Rule, findings, note, problems, suspect
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.settings import Nested, SafeFix, Settings, Value, dotted
+from ckpttool.core.domain.settings import Nested, SafeFix, Settings, Value
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.train_config import (
@@ -24,6 +24,7 @@ from ckpttool.trainers.mindformers.train_config import (
     WHOLE_DATA_SET,
     ConfigView,
 )
+from ckpttool.trainers.mindformers.yaml_values import none_as_text, number_as_text, odd_numbers
 
 _SAVES = "CheckpointMonitor"
 """The callback that saves."""
@@ -55,43 +56,7 @@ _POSITIVE = (
 _OF_SAVES = ("save_checkpoint_steps", "keep_checkpoint_max")
 """Settings of each callback that saves: with 0 the start fails, or nothing is saved."""
 
-_FLOATS = frozenset({
-    "learning_rate", "lr_end", "lr", "min_lr", "max_lr", "weight_decay", "eps", "epsilon", "betas", "beta1", "beta2",
-    "momentum", "threshold", "loss_scale_value", "initializer_range", "theta", "routed_scaling_factor", "mem_coeff",
-})  # fmt: skip
-_FLOAT_ENDINGS = (
-    "_eps", "_epsilon", "_threshold", "_ratio", "_factor", "_rate", "_decay", "_prob", "_dropout", "_coeff", "_lr",
-    "_theta", "_scale",
-)  # fmt: skip
-
-# Numbers that float() accepts but YAML 1.1 does not: an exponent without a sign, or without a point before it.
-_NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
-
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
-_OCTAL = re.compile(r"[-+]?0[0-7_]+")
-_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-
-
-def _number_as_text(view: ConfigView) -> Iterator[Problem]:
-    for entry in view.entries:
-        if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
-            key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
-            # Under another key it may be text: the hash of a commit can look like this.
-            is_number = key in _FLOATS or key.endswith(_FLOAT_ENDINGS)
-            mantissa, _, exponent = entry.spelt.lower().partition("e")
-            signed = exponent if exponent[0] in "+-" else f"+{exponent}"
-            right = f"{mantissa}{'' if '.' in mantissa else '.0'}e{signed}"
-            place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry.key).lstrip(".")
-            yield Problem(
-                severity=Severity.SUSPECT if is_number else Severity.NOTE,
-                key=dotted(entry.key),
-                message=f"`{place}` is {entry.spelt}, which YAML reads as text, not as a number: "
-                "a number with an exponent needs a point and a sign",
-                remedy=f"write {right}, or put it in quotes if it is text",
-                expected="a number",
-                actual=f"the text {entry.spelt!r}",
-                fix=right if is_number else None,
-            )
 
 
 def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "", *, fix: str | None = None) -> Problem:
@@ -147,31 +112,6 @@ def _words(view: ConfigView) -> Iterator[Problem]:
         yield _wrong(view, "resume_training", "True, False or the name of a checkpoint file")
     if view.get("data_skip_steps") is not None and view.count("data_skip_steps", -1) < 0:
         yield _wrong(view, "data_skip_steps", "a whole number of at least 0")
-
-
-def _odd_numbers(view: ConfigView) -> Iterator[Problem]:
-    for entry in view.entries:
-        if entry.spelt is None or isinstance(entry.value, str):
-            continue
-        key = dotted(entry.key)
-        reads = f"`{key}` is {entry.spelt}, which YAML reads as {entry.value}: "
-        if _OCTAL.fullmatch(entry.spelt):
-            meant = entry.spelt.lstrip("+-0_") or 0
-            remedy = f"write {meant} if that is intended, or put it in quotes if it is text"
-            yield suspect(key, f"{reads}a number that begins with 0 is octal", remedy)
-        elif _BASE_60.fullmatch(entry.spelt):
-            message = f"{reads}digits with colons are read as a base-60 number"
-            yield suspect(key, message, "put it in quotes if it is text")
-
-
-def _none_as_text(view: ConfigView) -> Iterator[Problem]:
-    for entry in view.entries:
-        if entry.spelt == "None" and entry.value == "None":
-            yield note(
-                dotted(entry.key),
-                f"`{dotted(entry.key)}` is None, which YAML reads as the text None, not as an empty value",
-                "write null, or omit the value",
-            )
 
 
 def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
@@ -704,7 +644,7 @@ def _health_model_size(view: ConfigView) -> Iterator[Problem]:
 # The table -----------------------------------------------------------------------------------------------------------
 
 WHEN_READ: tuple[Rule[ConfigView], ...] = (
-    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_number_as_text, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=number_as_text, needs_all=False),
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_bools, needs_all=False),
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_counts, needs_all=False),
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_words, needs_all=False),
@@ -741,8 +681,8 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.REDUNDANCY_NEEDS_SAFETENSORS, check=_redundancy),
     Rule(code=MindFormersCode.ASYNC_SAVE_LAGS, check=_async_save, needs_all=False),
     Rule(code=MindFormersCode.RESUME_BY_MTIME, check=_by_mtime, needs_all=False),
-    Rule(code=MindFormersCode.YAML_ODD_NUMBER, check=_odd_numbers, needs_all=False),
-    Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=_none_as_text, needs_all=False),
+    Rule(code=MindFormersCode.YAML_ODD_NUMBER, check=odd_numbers, needs_all=False),
+    Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=none_as_text, needs_all=False),
     Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
 )
 """All other rules, in the order in which a start reaches their subjects."""

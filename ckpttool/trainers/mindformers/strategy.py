@@ -33,6 +33,10 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
     worlds = []
     weights_alone = False
     if config is not None:
+        from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+
+        if isinstance(config, PyNativeConfig):
+            return Evidence()  # it contains no number of ranks, and any number loads a save of any other
         from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
 
         mine = with_trainer_defaults(config)

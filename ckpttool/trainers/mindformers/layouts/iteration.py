@@ -108,11 +108,6 @@ _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {*WRITTEN, MANIFEST_NAME}
 
 _PYNATIVE = "was saved by MindFormers' PyNative trainer"
-_ITS_OWN_START = (
-    f"{_PYNATIVE}, for which ckpttool cannot write a launch config yet: ckpttool verify --checkpoint all shows which "
-    "saves are intact; set checkpoint.load_path to the folder of one, with checkpoint.no_load_optim: False and "
-    "checkpoint.load_balanced: False"
-)
 _ITS_OWN_RETENTION = f"{_PYNATIVE}, which permanently stops removing saves once one of its own saves is missing"
 
 
@@ -204,10 +199,12 @@ class MindFormersIteration:
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Use the save's folder: MindFormers treats a path without a tracker as the iteration itself."""
+        if by_pynative(checkpoint):
+            from ckpttool.trainers.mindformers.pynative.load import load_settings
+
+            return load_settings(inventory.path_of(checkpoint.name), checkpoint.renames)
         from ckpttool.trainers.mindformers.load import LoadKeys
 
-        if any(map(by_pynative, inventory.checkpoints)):
-            return Refusal(why=_ITS_OWN_START)
         keys = LoadKeys(
             load_checkpoint=inventory.path_of(checkpoint.name),
             resume_training=True,

@@ -28,12 +28,23 @@ class MindFormersSimulator:
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Simulate MindFormers' choice in the folder, with the config's settings or those that fit the newest save."""
+        from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
         from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 
+        if isinstance(start.config, PyNativeConfig):
+            from ckpttool.trainers.mindformers.pynative.start import pick
+
+            return pick(start, start.storage, version)
         return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
         """Use the path in the config."""
+        from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+
+        if isinstance(start.config, PyNativeConfig):
+            from ckpttool.trainers.mindformers.pynative import start as pynative
+
+            return pynative.as_it_stands(start, start.config, plan)
         from ckpttool.trainers.mindformers.simulate.own_start import as_it_stands
 
         return as_it_stands(start, plan)

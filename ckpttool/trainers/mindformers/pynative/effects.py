@@ -1,0 +1,134 @@
+"""Effects of the PyNative trainer on a resume: its first step, the data, the learning rate, and the next saves."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.data_effects import effect_findings
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.finding import Code, note, suspect
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.trainers.base import Effects
+from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.mindformers.findings import MindFormersCode
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, iteration_folder
+from ckpttool.trainers.mindformers.pynative.load import load_settings
+from ckpttool.trainers.mindformers.pynative.position import begin_step, data_position, save_steps
+from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, by_pynative
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.trainers.base import Resume
+    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+
+_EPOCH = (
+    "set training.steps so that the run ends within the epoch, or accept it with --allow data-misplaced; no setting "
+    "avoids it"
+)
+
+
+def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
+    """Return the effects of the PyNative trainer on a resume.
+
+    Args:
+        resume: The resume.
+        config: Its config; None: unknown.
+    """
+    plan, scalars = resume.plan, resume.plan.point.checkpoint.scalars
+    batch = resume.data.new_global_batch
+    position = data_position(scalars, config, batch)
+    begin = begin_step(scalars, config, batch)
+    findings = [*config.findings] if config is not None else []
+    findings += effect_findings(position, title="MindFormers", remedy=_EPOCH)
+    if begin is not None:
+        findings += _other_batch(plan, config, begin, position)
+    if config is not None and begin is not None:
+        findings += [*_other_length(plan, config), *_overwritten(resume, config, begin)]
+    return Effects(
+        position=position,
+        settings=(),
+        load=load_settings(plan.load.path, plan.load.first),
+        next_step=None if begin is None else Step(begin + 1),
+        findings=tuple(findings),
+    )
+
+
+def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[Finding]:
+    """Report that the config is for one of MindFormers' two trainers, and the save was written by the other.
+
+    Args:
+        resume: The resume.
+        config: Its config if that is for the PyNative trainer; None: it is for the static one.
+    """
+    checkpoint, path = resume.plan.point.checkpoint, None if resume.config is None else resume.config.path
+    if config is None and by_pynative(checkpoint):
+        message = f"{checkpoint.name} was saved by the PyNative trainer, but the config is for the static trainer"
+    elif config is not None and resume.inventory.layout != ITERATION_LAYOUT:
+        message = f"{checkpoint.name} was saved by the static trainer, but the config is for the PyNative trainer"
+        message += ", which finds no checkpoint there"
+    else:
+        return
+    yield suspect(
+        Code.CONFIG_DISAGREES, message, path=path, remedy="give the config of the training that wrote the checkpoint"
+    )
+
+
+def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int, position: GoesOn) -> Iterator[Finding]:
+    """Report a changed batch size: the trainer scales its step, but neither the optimizer's nor the schedule."""
+    step = plan.point.step
+    if begin == step:
+        return
+    updates = dict(plan.point.checkpoint.scalars.rest).get("global_step", step)
+    steps = "" if config is None else f", and trains up to step {config.steps}, which is not scaled"
+    yield suspect(
+        MindFormersCode.COUNTER_ROUNDED,
+        f"with the new global batch size the step counter continues from {begin} instead of {step}{steps}; the "
+        f"optimizer continues from its own update {int(updates)}, so the learning rate is that of step {int(updates)} "
+        f"while the log shows that of step {begin}",
+        path=None if config is None else config.path,
+        line=None if config is None else config.line("training.global_batch_size"),
+        expected=str(begin),
+        actual=str(int(updates)),
+        remedy="keep the global batch size, or adapt the schedule to the optimizer's own step; accept it with --allow "
+        "counter-rounded",
+    )
+    del position
+
+
+def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]:
+    """Report a changed number of steps, which changes the learning rate of each later step."""
+    planned = dict(plan.point.checkpoint.scalars.rest).get(PLANNED_STEPS)
+    if planned is not None and int(planned) != config.steps:
+        yield note(
+            Code.CONFIG_DISAGREES,
+            f"the run of the checkpoint had {int(planned)} steps, and `training.steps` is {config.steps}: the schedule "
+            "of the learning rate spans all steps, so each later rate differs, unless it is constant",
+            path=config.path,
+            line=config.line("training.steps"),
+            remedy=f"write {int(planned)} to continue the same schedule",
+        )
+
+
+def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
+    """Report the existing saves that the run replaces as it goes."""
+    root, chosen = resume.inventory.root, resume.plan.point.checkpoint
+    if not config.enable_save or inside(root, config.save_path or os.curdir) != "":
+        return
+    steps = {*save_steps(begin, config), config.steps}
+    names = {iteration_folder(step) for step in steps}
+    replaced = [save.name for save in resume.inventory.checkpoints if save.name in names and save.name != chosen.name]
+    if replaced:
+        first = save_steps(begin, config)
+        yield note(
+            MindFormersCode.SAVES_OVERWRITTEN,
+            f"the run saves every {counted(config.save_every, 'step')} from step "
+            f"{first[0] if first else config.steps} on and overwrites {', '.join(replaced[:3])}"
+            + (f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""),  # noqa: PLR2004
+            path=config.path,
+            line=config.line("checkpoint.save_path"),
+            remedy="set checkpoint.save_path to another folder to keep them",
+        )

@@ -1,0 +1,260 @@
+"""What a start of the PyNative trainer loads with its current config, and at which step it begins.
+
+Source:
+    `Trainer.train` and `_load_checkpoint`, `is_checkpoint_path_valid`, `get_checkpoint_path`, `has_optimizer_ckpt` and
+    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. It loads what the
+    tracker names, else the folder itself, opens no file before, and ignores tensors that no file has.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.lint_engine import View, problems
+from ckpttool.core.domain.finding import Severity, blocking
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import JudgedStart, Outcome, Simulation
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import counted
+from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage.base import Kind
+from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.common.named_path import inside, is_gone, started_in
+from ckpttool.trainers.mindformers.layouts.names import iteration_folder
+from ckpttool.trainers.mindformers.own_names import StopsError
+from ckpttool.trainers.mindformers.pynative.launch import other_devices
+from ckpttool.trainers.mindformers.pynative.lint import STOPS
+from ckpttool.trainers.mindformers.pynative.load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
+from ckpttool.trainers.mindformers.pynative.position import begin_step
+from ckpttool.trainers.mindformers.simulate import simulate
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
+from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.storage.base import Storage
+    from ckpttool.trainers.abilities import OwnStart
+    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+
+_ADAPTER = "mindformers_adapter_config.json"
+_HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
+_RANDOM = "it trains from step 1 with random weights, with at most a warning"
+_SETTINGS = MindFormersSettings(load_ckpt_format="safetensors", use_legacy_format=False)
+
+
+class _SettingError(StopsError):
+    """It stops at the value of a setting."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def pick(start: OwnStart, folder: Storage, version: str | None) -> Simulation:
+    """Return the save that the trainer would load from a folder.
+
+    Args:
+        start: The tree.
+        folder: The folder that `load_path` names.
+        version: Of MindFormers; None: the newest known.
+    """
+    view = view_for_mindformers(folder, replace(_SETTINGS, world_size=start.world_size), output=folder)
+    return simulate(view, version or KNOWN_VERSIONS[-1])
+
+
+def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> JudgedStart:
+    """Return the result of a start with its config.
+
+    Args:
+        start: The tree, and the number of ranks of the run.
+        config: The config of the run.
+        plan: The plan: the checkpoint to load.
+    """
+    if config.world_size is None:  # as many as wrote it, by default
+        config = config.started_on(start.world_size or plan.point.checkpoint.topology.world_size)
+    try:
+        _refuse_config(config)
+        judged = _judged(start, config)
+    except _SettingError as stop:
+        judged = JudgedStart(simulation=_stopped(stop), line=View(config.settings).line(stop.key))
+    except StopsError as stop:
+        judged = JudgedStart(simulation=_stopped(stop))
+    return replace(judged, line=judged.line or config.line(LOAD_PATH))
+
+
+def _refuse_config(config: PyNativeConfig) -> None:
+    """Stop if a setting ends every start.
+
+    Raises:
+        StopsError: One does.
+    """
+    view = View(config.settings)
+    for _rule, problem in problems(view, STOPS):
+        if problem.severity is not Severity.NOTE:
+            raise _SettingError(problem.key, problem.message)
+    if config.world_size is not None:
+        for finding in other_devices(config, config.world_size):
+            raise _SettingError("training.global_batch_size", finding.message)
+
+
+def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
+    """Follow `load_path`.
+
+    Raises:
+        StopsError: It would stop.
+    """
+    root, path = start.inventory.root, config.load_path
+    if not path:
+        weights = f"only the weights of `base_load_path: {config.base_load_path}`" if config.base_load_path else ""
+        because = f"`{LOAD_PATH}` is empty: it trains from step 1 with {weights or 'random weights'}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    if is_gone(root, path):
+        because = f"`{LOAD_PATH}: {path}` does not exist: {_RANDOM}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    relative = inside(root, path)
+    if relative is None:
+        if not is_local(root):
+            why = f"`{LOAD_PATH}: {path}` is a folder, but the tree is not in a folder"
+            return JudgedStart(simulation=None, why=why)
+        return _elsewhere(root, path, config)
+    judged = _from_tree(start, config, relative)
+    return replace(judged, by_records=not relative, only_in=started_in(root, path))
+
+
+def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
+    """Judge a path outside the tree; a relative one starts from the folder from which `save_path` is the tree."""
+    starts_here = os.path.isabs(path) or inside(root, config.save_path or "/") == ""
+    full_path = os.path.join((not os.path.isabs(path) and started_in(root, config.save_path)) or "", path)
+    if not os.path.exists(full_path):
+        if not starts_here:
+            return JudgedStart(simulation=None, why=f"`{LOAD_PATH}: {path}` is relative, and does not exist from here")
+        because = f"`{LOAD_PATH}: {path}` does not exist: {_RANDOM}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    if not os.path.isdir(full_path):
+        raise StopsError(f"`{LOAD_PATH}: {path}` is not a folder")
+    names = set(os.listdir(full_path))
+    if not names:
+        because = f"`{LOAD_PATH}: {path}` is empty: {_RANDOM}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    if TRACKER not in names and not any(name.endswith(".safetensors") for name in names):
+        raise StopsError(f"`{LOAD_PATH}: {path}` has neither a tracker nor a *.safetensors")
+    because = f"`{LOAD_PATH}: {path}` is another folder than {root}"
+    return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
+
+
+def _from_tree(start: OwnStart, config: PyNativeConfig, relative: str) -> JudgedStart:
+    root = start.storage.root.rstrip("/")
+    if relative and start.storage.kind(relative) is not Kind.FOLDER:
+        raise StopsError(f"`{LOAD_PATH}: {config.load_path}` is not a folder")
+    folder = open_storage(f"{root}/{relative}") if relative else start.storage
+    names = {entry.name for entry in folder.entries("")}
+    if not names:
+        because = f"`{LOAD_PATH}: {config.load_path}` is empty: {_RANDOM}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    _check_adapter(config, names)
+    if TRACKER not in names and (model := _hugging_face(names)) is not None:
+        if not config.no_load_optim:
+            raise StopsError(f"{model} makes it a Hugging Face model, from which it does not resume")
+        because = f"it loads only the weights of the Hugging Face model in `{LOAD_PATH}`, and starts at step 1"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    chosen = pick(start, folder, None)
+    if chosen.outcome is Outcome.STOPS:
+        return JudgedStart(simulation=chosen)
+    named = None if chosen.would_resume is None else start.inventory.named(chosen.would_resume)
+    if named is None:
+        return JudgedStart(simulation=chosen)
+    return _loaded(start, config, named, chosen)
+
+
+def _hugging_face(names: set[str]) -> str | None:
+    return next((name for name in sorted(names) if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
+
+
+def _check_adapter(config: PyNativeConfig, names: set[str]) -> None:
+    if _ADAPTER in names and not config.base_load_path:
+        raise _SettingError(
+            "checkpoint.base_load_path",
+            f"{_ADAPTER} makes the saves adapters, which need `checkpoint.base_load_path`: a ValueError",
+        )
+
+
+def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: Simulation) -> JudgedStart:
+    """Judge the loading of a save that was found.
+
+    Raises:
+        StopsError: It would stop.
+    """
+    view, scalars = View(config.settings), save.scalars
+    names = {shard.path.rpartition("/")[2] for shard in save.shards}
+    if config.no_load_optim:
+        because = f"`{NO_LOAD_OPTIM}: True` loads only the weights of {save.name}: it starts at step 1 and sample 0"
+        if _overwrites(start, config):
+            because += ", and overwrites the saves of this tree from the first one on"
+        line = view.line(NO_LOAD_OPTIM)
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because), line=line)
+    if not any("opt-" in name for name in names):
+        raise StopsError(f"{save.name} has no optimizer file (*opt-*.safetensors)")
+    world = config.world_size or 1
+    if config.load_balanced and world == 1:
+        raise _SettingError(LOAD_BALANCED, f"`{LOAD_BALANCED}: True` on one rank: a RuntimeError")
+    damage = _damage(start, save)
+    if damage is not None:
+        return JudgedStart(simulation=replace(chosen, outcome=Outcome.STOPS, because=f"{chosen.because}; {damage}"))
+    lacks, line = _lacking(save), None
+    if config.load_balanced:
+        lacks, line = f"`{LOAD_BALANCED}: True` leaves every moment of Adam at zero", view.line(LOAD_BALANCED)
+    begin = begin_step(scalars, config)
+    if begin is not None and begin >= config.steps:
+        because = f"it begins at step {begin}, and `training.steps` is {config.steps}: it trains nothing, exits with 0 "
+        because += f"and writes {iteration_folder(begin)} and the tracker again"
+        stopped = replace(chosen, outcome=Outcome.STOPS, because=because)
+        mend = f"raise training.steps above {begin}"
+        return JudgedStart(simulation=stopped, line=view.line("training.steps"), mend=mend)
+    position = "" if begin is None else f"; it begins after step {begin}"
+    if begin is not None and scalars.samples is not None:
+        position += f" and {counted(scalars.samples, 'sample')}"
+    simulation = replace(chosen, outcome=Outcome.LOADS, because=f"{chosen.because}{position}")
+    return JudgedStart(simulation=simulation, lacks=lacks, line=line)
+
+
+def _overwrites(start: OwnStart, config: PyNativeConfig) -> bool:
+    return config.enable_save and inside(start.inventory.root, config.save_path or ".") == ""
+
+
+def _damage(start: OwnStart, save: Checkpoint) -> str | None:
+    """Return the damage at which a load of a save stops; None if nothing is known against it.
+
+    On several ranks the metadata names one file per slice: a damaged copy on another rank is not read.
+    """
+    for finding in blocking(start.checked(save).findings):
+        is_model = finding.code.value == "shard-missing"
+        if not is_model:
+            return f"{finding.path or save.name}: {finding.message}"
+    return None
+
+
+def _lacking(save: Checkpoint) -> str | None:
+    """Return the part of a save without a file, if the load does not notice: without metadata it reads what exists."""
+    roles = {shard.role for shard in save.shards}
+    if ShardRole.MODEL not in roles:
+        return f"{save.name} has no model file: the weights stay random under the step and the optimizer of the save"
+    if ShardRole.OPTIMIZER not in roles:
+        return f"{save.name} has no optimizer file, which the trainer does not notice: the optimizer starts anew"
+    return None
+
+
+def _stopped(stop: StopsError) -> Simulation:
+    return _simulation(None, Outcome.STOPS, f"it stops with an error: {stop}")
+
+
+def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
+    return Simulation(
+        trainer="mindformers",
+        title="MindFormers",
+        version=KNOWN_VERSIONS[-1],
+        would_resume=name,
+        outcome=outcome,
+        because=because,
+    )
