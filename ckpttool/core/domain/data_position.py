@@ -261,6 +261,8 @@ class SkipAnswer(Answered):
     """Global batch sizes near the requested one at which no sample is repeated; empty if it is exact."""
     told: TrainersSkip | None
     """None where the trainer has no setting for it."""
+    by_trainer: str | None = None
+    """How the trainer skips them without a setting, in words; None: it does not, or is unknown."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -7,13 +7,15 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_position import exact_batches_near, plan_data
-from ckpttool.core.domain.data_position import DataQuestion, PastSizes, SkipAnswer
+from ckpttool.core.domain.data_position import DataQuestion, GoesOn, PastSizes, SkipAnswer, SkipBatches
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.trainers.registry import phrasings
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
+    from ckpttool.core.domain.data_position import TrainersSkip
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.verbs.scanning import Tree
     from ckpttool.trainers.base import Trainer
 
 
@@ -33,7 +35,14 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     steps_taken = sum(segment.steps for segment in data.segments)
     recorded, past, owner = None, PastSizes(), None
     if steps is None and (path is not None or not data.segments):
-        steps, recorded, past, owner = _resume_point_of(path, data)
+        tree, plan = _resume_point_of(path, data)
+        if isinstance(plan.data, GoesOn) and plan.data.samples is not None and plan.data.unchanged is None:
+            return _counted_by_trainer(plan, plan.data, plan.data.samples, data)
+        from ckpttool.core.decide.lineage import Lineage  # a division of two numbers need not wait for it
+
+        chosen, owner = plan.point.checkpoint, tree.trainer
+        recorded, past = chosen.scalars.global_batch_size, Lineage(tree.inventory).past(chosen)
+        steps = plan.point.step
     total = Step(steps_taken if steps is None else steps)
     old = recorded if recorded is not None else data.old_global_batch
     if old is None and steps_taken < total:
@@ -53,16 +62,34 @@ def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | N
     return next(filter(None, (phrasing.skip(skip) for phrasing in phrasings())), None)
 
 
-def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
-    """Return step and batch size of the checkpoint that `resolve` would choose, the past sizes, and its trainer."""
-    # A division of two numbers that are given need not wait for these.
-    from ckpttool.core.decide.lineage import Lineage
+def _counted_by_trainer(plan: ResumePlan, position: GoesOn, samples: int, data: DataQuestion) -> SkipAnswer:
+    """Answer for a trainer that skips the samples of a save itself, however many batches they are."""
+    recorded = plan.point.checkpoint.scalars.global_batch_size
+    new = data.new_global_batch or recorded or data.old_global_batch
+    if new is None:
+        raise UsageError(f"{plan.point.checkpoint.name} records no global batch size: pass --new-gbs")
+    skip = SkipBatches(
+        batches=samples // new, repeated_samples=position.repeated, samples=samples, global_batch_size=new
+    )
+    return SkipAnswer(
+        skip=skip,
+        steps=plan.point.step,
+        old_global_batch=recorded,
+        exact_sizes=(),
+        told=None,
+        by_trainer=position.why,
+    )
+
+
+def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[Tree, ResumePlan]:
+    """Return the tree, and the plan for the checkpoint that `resolve` would choose."""
     from ckpttool.core.domain.plan import NoResumePoint
     from ckpttool.core.domain.question import DEFAULT_DIR, ResumeQuestion, TreeQuestion
     from ckpttool.core.verbs.resolving import resolve
 
     try:
-        answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())
+        sizes = DataQuestion(new_global_batch=data.new_global_batch, old_global_batch=data.old_global_batch)
+        answer = resolve(TreeQuestion(path=path), ResumeQuestion(), sizes)
     except UnknownLayoutError:
         if path is not None or os.path.isdir(DEFAULT_DIR):
             raise
@@ -72,9 +99,7 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
         if data.old_global_batch is None:
             rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs gives the old size"
         raise UsageError(f"give --steps or DIR: there is no {DEFAULT_DIR} here (the rule is {rule})") from None
-    decision = answer.decision
-    if isinstance(decision, NoResumePoint):
-        raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve shows why")
-    chosen = decision.point.checkpoint
-    past = Lineage(answer.tree.inventory).past(chosen)
-    return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer
+    if isinstance(answer.decision, NoResumePoint):
+        root = answer.decision.root
+        raise NothingToResumeError(f"nothing in {root} can be resumed from; ckpttool resolve shows why")
+    return answer.tree, answer.decision

@@ -18,6 +18,7 @@ from ckpttool.core.render.answers.plan import (
     plan_document,
     plan_table,
     rejections,
+    remarks,
     renames,
 )
 from ckpttool.core.render.answers.position import data_rows, seen_twice
@@ -144,6 +145,8 @@ def _launch_table(launch: Launch) -> RenderableType:
     texts = [] if skip is None else [*_new_batches(skip, point.step), *_repeats(skip)]
     if texts:
         parts += [line(), line(" ".join(texts))]
+    if launch.plan.load.remarks:
+        parts += [line(), *remarks(launch.plan.load)]
     if launch.plan.point.rejected:
         parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
     parts += grouped_findings(besides(launch.plan.findings), point.topology.world_size, launch.view)

@@ -262,6 +262,8 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
         parts += [line(), *renames(checkpoint)]
     if not _stands_in_config(plan.load):
         parts += [line(), *load_it_with(plan.load)]
+    elif plan.load.remarks:
+        parts += [line(), *remarks(plan.load)]
     if plan.copies:
         parts += [line(), line(_copied_first(plan))]
     parts += [line(), line(lost(plan))]
@@ -295,12 +297,18 @@ def _stands_in_config(load: LoadSettings) -> bool:
 
 def load_it_with(load: LoadSettings) -> list[RenderableType]:
     """Show the settings that make a trainer load exactly this checkpoint, to copy, each with its place."""
-    from ckpttool.core.render.text import Indented, Pairs, line
+    from ckpttool.core.render.text import Pairs, line
 
     # Each text has its own line, unbroken, so that it can be copied.
     rows = [(place, line(text, no_wrap=True)) for place, text in fragment((*load.settings, *load.data))]
-    remarks = [Indented(line(shown(remark))) for remark in load.remarks]
-    return [line("Load it with:", style="bold"), Pairs(rows), *remarks]
+    return [line("Load it with:", style="bold"), Pairs(rows), *remarks(load)]
+
+
+def remarks(load: LoadSettings) -> list[RenderableType]:
+    """Show the further notes for the start."""
+    from ckpttool.core.render.text import Indented, line
+
+    return [Indented(line(shown(remark))) for remark in load.remarks]
 
 
 def renames(checkpoint: Checkpoint) -> list[RenderableType]:

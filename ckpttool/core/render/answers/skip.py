@@ -43,7 +43,10 @@ def table(answer: SkipAnswer) -> Summary:
     new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
     lines = [f"{before}{old} = {counted(skip.samples or 0, 'sample')} = {after}{new}"]
-    if skip.repeated_samples:
+    if answer.by_trainer is not None:
+        lines[0] = f"{counted(skip.samples or 0, 'sample')} consumed = {after}{new}"
+        lines.append(f"nothing has to be set: {answer.by_trainer}")
+    elif skip.repeated_samples:
         lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
     if skip.sink_size is not None:
         as_who = "" if trainers_skip is None else f", {trainers_skip.whole_sinks}"

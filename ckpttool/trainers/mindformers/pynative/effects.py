@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import effect_findings
-from ckpttool.core.domain.data_position import GoesOn
 from ckpttool.core.domain.finding import Code, note, suspect
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.trainers.base import Effects
 from ckpttool.trainers.common.named_path import inside
@@ -45,13 +45,16 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
     findings = [*config.findings] if config is not None else []
     findings += effect_findings(position, title="MindFormers", remedy=_EPOCH)
     if begin is not None:
-        findings += _other_batch(plan, config, begin, position)
+        findings += _other_batch(plan, config, begin)
     if config is not None and begin is not None:
         findings += [*_other_length(plan, config), *_overwritten(resume, config, begin)]
+    load = load_settings(plan.load.path, plan.load.first)
+    if config is not None and begin is not None:
+        load = replace(load, remarks=(_next_saves(begin, config),))
     return Effects(
         position=position,
         settings=(),
-        load=load_settings(plan.load.path, plan.load.first),
+        load=load,
         next_step=None if begin is None else Step(begin + 1),
         findings=tuple(findings),
     )
@@ -77,7 +80,7 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
     )
 
 
-def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int, position: GoesOn) -> Iterator[Finding]:
+def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
     """Report a changed batch size: the trainer scales its step, but neither the optimizer's nor the schedule."""
     step = plan.point.step
     if begin == step:
@@ -96,7 +99,6 @@ def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int, po
         remedy="keep the global batch size, or adapt the schedule to the optimizer's own step; accept it with --allow "
         "counter-rounded",
     )
-    del position
 
 
 def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]:
@@ -111,6 +113,17 @@ def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]
             line=config.line("training.steps"),
             remedy=f"write {int(planned)} to continue the same schedule",
         )
+
+
+def _next_saves(begin: int, config: PyNativeConfig) -> str:
+    """Describe the first step of the run and those of its saves, which count from it."""
+    begins = f"The run begins after step {begin}"
+    if not config.enable_save:
+        return f"{begins} and saves nothing, because of `enable_save: False`."
+    steps = save_steps(begin, config)
+    if not steps:
+        return f"{begins} and saves only at its end, at step {max(begin, config.steps)}."
+    return f"{begins}, and saves every {counted(config.save_every, 'step')} from step {steps[0]} to {config.steps}."
 
 
 def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
