@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 def effects(resume: Resume) -> Effects:
     """Return the effects of MindFormers on a resume."""
-    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+    own = None
+    if resume.config is not None:
+        from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
-    own = resume.config if isinstance(resume.config, PyNativeConfig) else None
+        own = resume.config if isinstance(resume.config, PyNativeConfig) else None
     if own is not None or by_pynative(resume.plan.point.checkpoint):
         from ckpttool.trainers.mindformers.pynative import effects as pynative
 

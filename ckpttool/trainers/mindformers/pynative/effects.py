@@ -73,11 +73,13 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
     elif config is not None and resume.inventory.layout != ITERATION_LAYOUT:
         message = f"{checkpoint.name} was saved by the static trainer, but the config is for the PyNative trainer"
         message += ", which finds no checkpoint there"
+    elif config is not None and not any(map(by_pynative, resume.inventory.checkpoints)):
+        message = f"the config is for the PyNative trainer, but nothing shows that it wrote {checkpoint.name}: its "
+        message += "common.json is like one of the static trainer, whose tensors may have other names"
     else:
         return
-    yield suspect(
-        Code.CONFIG_DISAGREES, message, path=path, remedy="give the config of the training that wrote the checkpoint"
-    )
+    remedy = "give the config of the training that wrote it, or accept it with --allow config-disagrees"
+    yield suspect(Code.CONFIG_DISAGREES, message, path=path, remedy=remedy)
 
 
 def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:

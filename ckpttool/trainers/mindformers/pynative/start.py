@@ -241,7 +241,7 @@ def _lacking(save: Checkpoint) -> str | None:
     if ShardRole.MODEL not in roles:
         return f"{save.name} has no model file: the weights stay random under the step and the optimizer of the save"
     if ShardRole.OPTIMIZER not in roles:
-        return f"{save.name} has no optimizer file, which the trainer does not notice: the optimizer starts anew"
+        return f"{save.name} has no optimizer file, which the trainer does not notice: the optimizer starts at zero"
     return None
 
 

@@ -39,15 +39,16 @@ class TestARealTree:
         assert said.exit_code == ExitCode.OK
         assert "damage" not in said.output
 
-    def test_is_not_resumed_from_by_the_static_trainer(self, tree: Path, saves: list[tuple[int, int]]) -> None:
-        del saves
-        said = cli("resolve", str(tree))
-        assert (said.exit_code, said.stdout) == (ExitCode.UNKNOWN_LAYOUT, "")
-        for words in ("PyNative trainer", "verify --checkpoint all", "checkpoint.load_path"):
-            assert words in " ".join(said.stderr.split())
+    def test_is_resumed_from_the_save_with_the_most_samples(self, tree: Path, saves: list[tuple[int, int]]) -> None:
+        step, samples = saves[-1]
+        answer = document("resolve", str(tree))
+        assert (answer["resume"]["step"], answer["position"]["samples"]) == (step, samples)
+        assert answer["load"]["path"] == str(tree / f"iteration_{step:08d}")
+
+    def test_is_not_pruned(self, tree: Path, saves: list[tuple[int, int]]) -> None:
         for command in (("prune", "--keep-last", "1", "--apply"), ("repair-meta", "--apply")):
             assert cli(*command, str(tree), "--grace", "0").exit_code == ExitCode.UNKNOWN_LAYOUT
-        assert len(list(tree.glob("iteration_*"))) == len(scanned(tree).checkpoints)
+        assert len(list(tree.glob("iteration_*"))) == len(saves)
 
 
 def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None:
@@ -64,7 +65,7 @@ def test_the_last_save_of_a_run_says_its_own_step_and_makes_no_other_wrong(tree:
     assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), (), ()]
     shutil.rmtree(tree / "iteration_00000020")
     assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), ()]
-    assert cli("resolve", str(tree)).exit_code == ExitCode.UNKNOWN_LAYOUT
+    assert cli("resolve", str(tree)).exit_code == ExitCode.OK
 
 
 class TestOfTheStaticTrainer:

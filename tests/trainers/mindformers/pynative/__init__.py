@@ -1,0 +1,1 @@
+"""MindFormers' PyNative trainer: configs, starts, launches and data."""
