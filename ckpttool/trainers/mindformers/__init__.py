@@ -18,7 +18,10 @@ TRAINER = Trainer(
         "ckpttool.trainers.mindformers.layouts.names:ITERATION",
         "ckpttool.trainers.mindformers.layouts.names:RANK",
     ),
-    log_formats_at=("ckpttool.trainers.mindformers.logs.text:MindFormers",),
+    log_formats_at=(
+        "ckpttool.trainers.mindformers.pynative.log:PyNativeLog",
+        "ckpttool.trainers.mindformers.logs.text:MindFormers",
+    ),
     log_places_at="ckpttool.trainers.mindformers.logs.places:MindFormersLogs",
     health_file_at="ckpttool.trainers.mindformers.health_file:MindFormersHealthFile",
     configs_at="ckpttool.trainers.mindformers.config:TrainConfigs",
