@@ -479,7 +479,7 @@ def test_of_equal_times_the_one_listed_last_is_the_newest(tree: TreeBuilder, apa
 
 
 def test_the_newer_layout_is_resumed_from_what_the_tracker_names(iterations: TreeBuilder) -> None:
-    why = "the tracker names it and all shards that metadata.json lists (8) exist by name; it opens none of them"
+    why = "the tracker names it and all 8 shards in metadata.json exist by name; it opens none of them"
     assert_takes(iterations, "iteration_00000020", versions=FROM_1_7)
     assert set(reasons_of(iterations, FROM_1_7)) == {why}
     assert_takes(iterations.tracker(" 1_0\n"), "iteration_00000010", versions=FROM_1_7)
@@ -535,7 +535,7 @@ def test_without_metadata_half_the_shards_are_enough(iterations: TreeBuilder) ->
     for rank in (0, 3):
         iterations.remove(f"{NEWEST}/llama2_7b-model-{rank:07d}-0000004.safetensors")
         iterations.remove(f"{NEWEST}/llama2_7b-opt-{rank:07d}-0000004.safetensors")
-    why = "without a metadata.json one *.safetensors is enough for it (4 found)"
+    why = "without a metadata.json it checks only that a *.safetensors exists (4 found)"
     assert_takes(iterations, "iteration_00000020", why, versions=FROM_1_7)
 
 

@@ -48,9 +48,9 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
         findings += _other_batch(plan, config, begin)
     if config is not None and begin is not None:
         findings += [*_other_length(plan, config), *_overwritten(resume, config, begin)]
-    load = load_settings(plan.load.path, plan.load.first)
+    load = load_settings(plan.load.path, plan.load.first, plan.load.remarks)
     if config is not None and begin is not None:
-        load = replace(load, remarks=(_next_saves(begin, config),))
+        load = replace(load, remarks=(*load.remarks, _next_saves(begin, config)))
     return Effects(
         position=position,
         settings=(),

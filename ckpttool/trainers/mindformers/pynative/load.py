@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Rename
+    from collections.abc import Iterable
+
+    from ckpttool.core.domain.checkpoint import Checkpoint, Rename
 
 LOAD_PATH = "checkpoint.load_path"
 NO_LOAD_OPTIM = "checkpoint.no_load_optim"
@@ -16,12 +18,13 @@ LOAD_BALANCED = "checkpoint.load_balanced"
 _PATH, *_OFF = (Place.parsed(f"config:{key}") for key in (LOAD_PATH, NO_LOAD_OPTIM, LOAD_BALANCED))
 
 
-def load_settings(path: str, renames: tuple[Rename, ...]) -> LoadSettings:
+def load_settings(path: str, renames: tuple[Rename, ...], remarks: tuple[str, ...] = ()) -> LoadSettings:
     """Return the settings for a save's own folder: a folder without a tracker is loaded itself.
 
     Args:
         path: The folder.
         renames: To do first.
+        remarks: Further notes for the start.
     """
     return LoadSettings(
         trainer="mindformers",
@@ -31,4 +34,19 @@ def load_settings(path: str, renames: tuple[Rename, ...]) -> LoadSettings:
             *(TrainerSetting(place=place, value=False) for place in _OFF),
         ),
         first=renames,
+        remarks=remarks,
     )
+
+
+def older_saves(chosen: Checkpoint, saves: Iterable[Checkpoint]) -> tuple[str, ...]:
+    """Explain why the save with the greatest number is not the newest: other batches make other steps."""
+    step, samples = chosen.step, chosen.scalars.samples
+    if step is None or samples is None:
+        return ()
+    higher = [save for save in saves if save.step is not None and save.step > step and save.prefix == chosen.prefix]
+    older = [save for save in higher if save.scalars.samples is not None and save.scalars.samples < samples]
+    if not older:
+        return ()
+    save = max(older, key=lambda save: save.step or 0)
+    why = f"{save.name} has a greater number but is older, with {save.scalars.samples} of {samples} samples"
+    return (f"{why}: the batch size changed.",)

@@ -24,7 +24,7 @@ class RampUp:
 
     @classmethod
     def of(cls, value: object, final: int) -> RampUp | None:
-        """Return the schedule of `[start, increment, samples]`; None if there is none, or the trainer refuses it.
+        """Return the schedule of `[start, increment, samples]`; None if it is absent, or the trainer refuses it.
 
         Args:
             value: As the config has it.

@@ -387,13 +387,13 @@ def _verified(folder: IterationView) -> str:
         shards = sum(name.endswith(".safetensors") and not name.startswith(".") for name in names)
         if not shards:
             raise StopsError(f"{where} has no *.safetensors, {_NEVER_OLDER}")
-        return f"without a metadata.json one *.safetensors is enough for it ({shards} found); it opens no shard"
+        return f"without a metadata.json it checks only that a *.safetensors exists ({shards} found), and opens none"
     if folder.metadata.reading is not Reading.PRESENT:
         raise StopsError(f"the metadata.json of {where} is not in the form that it expects, {_NEVER_OLDER}")
     for file in folder.metadata.files:
         if file not in names:
             raise StopsError(f"{where} lacks {file}, which its metadata.json lists, {_NEVER_OLDER}")
-    return f"all shards that metadata.json lists ({len(folder.metadata.files)}) exist by name; it opens none of them"
+    return f"all {len(folder.metadata.files)} shards in metadata.json exist by name; it opens none of them"
 
 
 def _healthy(view: MindFormersView) -> tuple[IterationView, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,18 @@ def test_saves_count_from_the_first_step_of_the_run(tree: Path) -> None:
     assert "only at its end, at step 40" in plan(tree, changed(save_interleaved_steps=40)).load.remarks[0]
     assert "saves nothing" in plan(tree, changed(enable_save=False)).load.remarks[0]
     assert plan(tree, None).load.remarks == ()
+
+
+def test_an_older_save_with_a_greater_number_is_named(tmp_path: Path) -> None:
+    tree = tree_of("one_rank_batch_8_to_16", tmp_path)
+    assert plan(tree, None).load.remarks == ()
+    for step in (35, 40):
+        shutil.rmtree(tree / f"iteration_{step:08d}")
+    (tree / "latest_checkpointed_iteration.txt").write_text("25")
+    found = plan(tree, None)
+    assert found.point.step == 25
+    (remark,) = found.load.remarks
+    assert remark.startswith("iteration_00000030 has a greater number but is older, with 240 of 400 samples")
 
 
 class TestOverwrittenSaves:
