@@ -162,7 +162,7 @@ def _proposal(
         return scan_without([path for checkpoint in removed for path in members_of(tree, checkpoint).paths])
 
     with closing(_Verifier(tree, order)) as verifier:
-        plan = retain(tree.inventory, policy, verifier, without, not_moved(tree))
+        plan = retain(tree.inventory, policy, verifier, without, not_moved(tree, question.config))
     against = [*refusals, *_not_seen(tree, plan)]
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)

@@ -14,7 +14,7 @@ from ckpttool.core.extensions import imported
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.asd import AsdDialect
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
     from ckpttool.core.domain.data_position import DataPosition, DataQuestion
     from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
     from ckpttool.core.domain.finding import Finding
@@ -324,6 +324,8 @@ class Trainer:
     """A function that returns the objections to a save at other sizes of the run, as `objections` does."""
     effects_at: str | None = None
     """A function that returns its effects on a resume, as `effects` does."""
+    owned_at: str | None = None
+    """A function that returns the saves that only a running training may remove, as `owned` does."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
@@ -415,6 +417,18 @@ class Trainer:
             return no_effects(self.title)
         told = cast("Callable[[Resume], Effects]", referred(self.effects_at))
         return told(resume)
+
+    def owned(self, inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
+        """Return the saves that a running training removes itself, and must find, with the reason.
+
+        Args:
+            inventory: The complete tree.
+            config: Of the run that saves there; None: unknown.
+        """
+        if self.owned_at is None:
+            return {}
+        owned = cast("Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]]", referred(self.owned_at))
+        return owned(inventory, config)
 
 
 def _if_any(reference: str | None) -> object:

@@ -14,6 +14,7 @@ from ckpttool.core.domain.finding import FOUND_EARLIER, Code, Finding, Severity,
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.pointer import Pointer, PointerFix
 from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
 from ckpttool.core.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
@@ -68,12 +69,16 @@ def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     return tree
 
 
-def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
-    """Return why saves must not be moved: the layout forbids it, or a link points to them.
+def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey, str]:
+    """Return why saves must not be moved: the layout forbids it, the trainer will do it, or a link points to them.
 
     Others may go beside them: by its contract what goes with a save belongs to nothing else.
+
+    Args:
+        tree: The tree.
+        config: Of the run that saves there; None: unknown.
     """
-    refused: dict[CheckpointKey, str] = {}
+    refused = {} if tree.trainer is None else dict(tree.trainer.owned(tree.inventory, config))
     holders: dict[str, CheckpointKey] = {}
     for checkpoint in tree.inventory.checkpoints:
         answer = tree.layout.members(checkpoint)

@@ -33,7 +33,7 @@ from ckpttool.trainers.registry import phrasings
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.resume import Pick
-    from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.core.domain.advice import DataDetour, SpikeAdvice, StopAdvice
     from ckpttool.core.domain.data_position import DataPosition
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.question import EvidenceQuestion
@@ -355,9 +355,16 @@ def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> S
     if advice.detour is None:
         return advice
     detours = [detour for phrasing in phrasings() if (detour := phrasing.detour(advice)) is not None]
+    advised = replace(advice.detour, detours=tuple(detours))
     if trainer is not None and trainer.name not in {detour.trainer for detour in detours}:
-        detours = [replace(detour, config=(), argument=None) for detour in detours]  # documents name them all
-    return replace(advice, detour=replace(advice.detour, detours=tuple(detours)))
+        return without_settings(advice, advised)
+    return replace(advice, detour=advised)
+
+
+def without_settings(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> SpikeAdvice | StopAdvice:
+    """Return the advice for a trainer without settings for its detour; documents name all trainers with settings."""
+    detours = tuple(replace(settings, config=(), argument=None) for settings in detour.detours)
+    return replace(advice, detour=replace(detour, detours=detours))
 
 
 def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
@@ -417,8 +424,12 @@ def _with_effects(
     effects = no_effects("a single file") if trainer is None else trainer.effects(resume)
     _assert_it_skips(effects.position, data, trainer)
     objections = () if trainer is None else trainer.objections(checkpoint, sizes)
+    advice = plan.advice
+    if advice is not None and advice.detour is not None and skip_of(effects.position) is None:
+        advice = without_settings(advice, advice.detour)  # this start has no setting for the batches to skip
     return replace(
         plan,
+        advice=advice,
         load=replace(effects.load or plan.load, data=effects.settings),
         data=effects.position,
         next_step=effects.next_step or plan.next_step,

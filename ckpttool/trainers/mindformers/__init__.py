@@ -32,4 +32,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.mindformers.simulate:MindFormersSimulator",
     evidence_at="ckpttool.trainers.mindformers.strategy:world_evidence",
     effects_at="ckpttool.trainers.mindformers.effects:effects",
+    owned_at="ckpttool.trainers.mindformers.pynative.retention:owned",
 )

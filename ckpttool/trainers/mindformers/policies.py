@@ -82,5 +82,9 @@ class MindFormersWords:
             lines.append(f"    embedding_local_norm_threshold: {yaml_float(embedding.value)}")
         if lines:
             lines += ["runner_wrapper:", "  local_norm: True", "  use_clip_grad: True"]
-        note = "MindFormers accepts these thresholds only as floats: 3.0 is right, 3 stops the training at its start"
-        return ThresholdSettings(text="\n".join(lines), notes=(note,) if isinstance(norm, Threshold) else ())
+        notes = []
+        if isinstance(norm, Threshold):
+            notes.append("MindFormers accepts them only as floats: 3.0 is right, 3 stops the training at its start")
+        if lines:
+            notes.append("only its static trainer reads them; the PyNative trainer reads no threshold")
+        return ThresholdSettings(text="\n".join(lines), notes=tuple(notes))

@@ -107,9 +107,6 @@ _NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {*WRITTEN, MANIFEST_NAME}
 
-_PYNATIVE = "was saved by MindFormers' PyNative trainer"
-_ITS_OWN_RETENTION = f"{_PYNATIVE}, which permanently stops removing saves once one of its own saves is missing"
-
 
 class MindFormersIteration:
     """One folder per save, shared by all ranks, with a tracker file next to them."""
@@ -157,8 +154,6 @@ class MindFormersIteration:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder with its contents."""
-        if by_pynative(checkpoint):
-            return Refusal(why=_ITS_OWN_RETENTION, is_of_tree=True)
         records = tuple(f"{checkpoint.name}/{record}" for record in WRITTEN)
         return Members(paths=(checkpoint.name,), records=records)
 

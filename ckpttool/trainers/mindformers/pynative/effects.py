@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from ckpttool.core.decide.data_effects import effect_findings
 from ckpttool.core.domain.finding import Code, note, suspect
 from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
+from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Step, counted
+from ckpttool.core.errors import IncompleteError
+from ckpttool.core.formats import read_header
 from ckpttool.trainers.base import Effects
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.mindformers.findings import MindFormersCode
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Resume
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
+_OPTIMIZER = ShardFacts(scalars=(RequestedScalar(name="global_step"),))
 _EPOCH = (
     "set training.steps so that the run ends within the epoch, or accept it with --allow data-misplaced; no setting "
     "avoids it"
@@ -45,7 +50,7 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
     findings = [*config.findings] if config is not None else []
     findings += effect_findings(position, title="MindFormers", remedy=_EPOCH)
     if begin is not None:
-        findings += _other_batch(plan, config, begin)
+        findings += _other_batch(resume, config, begin)
     if config is not None and begin is not None:
         findings += [*_other_length(plan, config), *_overwritten(resume, config, begin)]
     load = load_settings(plan.load.path, plan.load.first, plan.load.remarks)
@@ -82,25 +87,44 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
     yield suspect(Code.CONFIG_DISAGREES, message, path=path, remedy=remedy)
 
 
-def _other_batch(plan: ResumePlan, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
+def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
     """Report a changed batch size: the trainer scales its step, but neither the optimizer's nor the schedule."""
-    step = plan.point.step
+    step = resume.plan.point.step
     if begin == step:
         return
-    updates = dict(plan.point.checkpoint.scalars.rest).get("global_step", step)
+    updates = _updates(resume)
+    own_step = "its own step" if updates is None else f"its own step {updates}"
     steps = "" if config is None else f", and trains up to step {config.steps}, which is not scaled"
     yield suspect(
         MindFormersCode.COUNTER_ROUNDED,
         f"with the new global batch size the step counter continues from {begin} instead of {step}{steps}; the "
-        f"optimizer continues from its own update {int(updates)}, so the learning rate is that of step {int(updates)} "
-        f"while the log shows that of step {begin}",
+        f"optimizer continues from {own_step}, whose learning rate it uses, while the log shows that of step {begin}",
         path=None if config is None else config.path,
         line=None if config is None else config.line("training.global_batch_size"),
         expected=str(begin),
-        actual=str(int(updates)),
+        actual=None if updates is None else str(updates),
         remedy="keep the global batch size, or adapt the schedule to the optimizer's own step; accept it with --allow "
         "counter-rounded",
     )
+
+
+def _updates(resume: Resume) -> int | None:
+    """Read the optimizer's own step from its file: it differs from the trainer's after a change of the batch size.
+
+    Raises:
+        IncompleteError: The file cannot be read.
+    """
+    shards = (shard for shard in resume.plan.point.checkpoint.shards if shard.role is ShardRole.OPTIMIZER)
+    shard = next(shards, None)
+    if shard is None:
+        return None
+    try:
+        with resume.storage.open(shard.path) as source:
+            values = dict(read_header(source, named=shard.format, facts=_OPTIMIZER).scalars)
+    except OSError as error:
+        raise IncompleteError(f"{shard.path} cannot be read: {error.strerror or error}") from None
+    step = values.get("global_step")
+    return None if step is None else int(step)
 
 
 def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]:

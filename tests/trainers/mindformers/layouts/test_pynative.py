@@ -45,11 +45,6 @@ class TestARealTree:
         assert (answer["resume"]["step"], answer["position"]["samples"]) == (step, samples)
         assert answer["load"]["path"] == str(tree / f"iteration_{step:08d}")
 
-    def test_is_not_pruned(self, tree: Path, saves: list[tuple[int, int]]) -> None:
-        for command in (("prune", "--keep-last", "1", "--apply"), ("repair-meta", "--apply")):
-            assert cli(*command, str(tree), "--grace", "0").exit_code == ExitCode.UNKNOWN_LAYOUT
-        assert len(list(tree.glob("iteration_*"))) == len(saves)
-
 
 def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None:
     (tree / "iteration_00000020").rename(tree / "iteration_00000025")

@@ -73,6 +73,12 @@ def test_a_scaled_step_is_suspect_with_the_optimizers_own(tree: Path) -> None:
     assert MindFormersCode.COUNTER_ROUNDED in codes(without_config.findings)
 
 
+def test_the_optimizers_step_is_read_from_its_file(tmp_path: Path) -> None:
+    tree = tree_of("one_rank_batch_8_to_16", tmp_path)  # step 40, after 30 updates of 8 samples and 25 of 16
+    (found,) = coded(plan(tree, None, DataQuestion(new_global_batch=32)).findings, MindFormersCode.COUNTER_ROUNDED)
+    assert (found.expected, found.actual) == ("20", "55")
+
+
 def test_samples_that_fill_no_micro_batch_are_read_again(tree: Path) -> None:
     found = position(tree, changed(local_batch_size=7, global_batch_size=14))
     assert (found.effect, found.repeated) == (DataEffect.REPEATS, 240 % 7)

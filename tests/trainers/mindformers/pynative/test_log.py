@@ -1,0 +1,149 @@
+"""Logs of the PyNative trainer under both headers, as its readers see them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
+from ckpttool.core.logs.base import LogSource
+from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
+from tests.support.answers import cli
+from tests.trainers.mindformers.pynative.support import PYNATIVE, tree_of
+
+FILE = "[INFO] 2026-11-28 18:15:12,972 [mindformers/pynative/callback/loss_callback.py:337] _print_log: "
+STDOUT = "2026-11-28 18:15:12,972 - mindformers./out[mindformers/pynative/callback/loss_callback.py:337] - INFO - "
+USUAL = (
+    "{ step:[   15/   40], consumed_samples: 120, global_batch_size: 8, loss:   0.990607, per_step_time:    267ms, "
+    "lr: 2.500000e-03, grad_norm:   0.707630, throughput:   0.00T }"
+)
+SKIPPED = (
+    "[WARNING] 2026-11-28 18:15:12,900 [mindformers/pynative/trainer/trainer.py:1966] _skip_step_on_nan: "
+    "[SkipStepOnNaN] Global gradient norm is nan at step 15, skipping the optimizer update (consecutive skipped: 1, "
+    "total skipped: 1).\n"
+)
+
+
+def read(text: str, *, curves: bool = False) -> list[LogItem]:
+    source = LogSource(name="info.log", stream=io.BytesIO(text.encode()), curves=curves)
+    return list(PyNativeLog().read(source))
+
+
+def only(text: str, *, curves: bool = False) -> StepMetrics:
+    (item,) = read(text, curves=curves)
+    assert isinstance(item, StepMetrics)
+    return item
+
+
+@pytest.mark.parametrize("header", [FILE, STDOUT])
+def test_a_step_is_read_under_both_headers(header: str) -> None:
+    found = only(header + USUAL + "\n", curves=True)
+    assert found == StepMetrics(
+        step=found.step,
+        loss=0.990607,
+        global_norm=0.70763,
+        time="2026-11-28 18:15:12",
+        consumed_samples=120,
+        learning_rate=0.0025,
+    )
+    assert found.step == 15
+    assert PyNativeLog().recognise((header + USUAL).encode())
+    assert only(header + USUAL + "\n").learning_rate is None
+
+
+def test_a_line_of_1_9_has_no_samples() -> None:
+    found = only(FILE + USUAL.replace("consumed_samples: 120, global_batch_size: 8, ", "") + "\n")
+    assert (found.step, found.consumed_samples, found.loss) == (15, None, 0.990607)
+
+
+def test_a_stage_without_a_loss_has_only_its_step() -> None:
+    line = (
+        "{ step:[   15/   40], consumed_samples: None, global_batch_size: None, loss: N/A (non-last PP stage, refer to "
+        "last stage for real loss), per_step_time:    267ms, grad_norm: NaN }"
+    )
+    found = only(FILE + line + "\n")
+    assert (found.step, found.loss, found.consumed_samples) == (15, None, None)
+
+
+def test_other_losses_are_not_the_loss() -> None:
+    others = "load_balancing_loss:   9.000000, indexer_loss:   8.000000, mtp_1_loss:   7.000000, lr:"
+    text = USUAL.replace("lr:", others)
+    assert only(FILE + text + "\n").loss == 0.990607
+
+
+def test_a_nan_is_a_value_and_its_skip_is_said() -> None:
+    nan = USUAL.replace("0.990607", "     nan").replace("0.707630", "     nan")
+    found = only(SKIPPED + FILE + nan + "\n")
+    assert (str(found.loss), str(found.global_norm), found.skipped) == ("nan", "nan", True)
+    assert only(FILE + nan + "\n").skipped is None
+    assert only(SKIPPED.replace("step 15", "step 14") + FILE + USUAL + "\n").skipped is None
+
+
+def test_the_limit_of_skips_is_a_stop() -> None:
+    stop = (
+        "RuntimeError: [SkipStepOnNaN] The global gradient norm has been NaN/Inf for 2 consecutive steps, which "
+        "reaches training.max_consecutive_skipped_steps=2. Training is making no progress\n"
+    )
+    (note,) = read(SKIPPED + stop)
+    assert isinstance(note, LogNote)
+    assert (note.kind, note.step, note.count, note.line) == (NoteKind.NAN_STOP, 15, 2, 2)
+
+
+def test_a_resumed_run_goes_back_and_a_rank_repeats() -> None:
+    again = USUAL.replace("   15/", "    9/")
+    items = read(f"{FILE}{USUAL}\n{FILE}{USUAL}\n{FILE}{again}\n")
+    assert [type(item) for item in items] == [StepMetrics, LogNote, StepMetrics]
+    (note,) = (item for item in items if isinstance(item, LogNote))
+    assert (note.kind, note.previous_step, note.step, note.line) == (NoteKind.REWIND, 15, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(USUAL.partition("grad_norm")[0], "truncated"), (USUAL.replace("0.990607", "0.99o607"), "loss")],
+)
+def test_a_damaged_line_is_a_problem(text: str, reason: str) -> None:
+    problems = [item for item in read(FILE + text + "\n") if isinstance(item, LogProblem)]
+    assert len(problems) == 1
+    assert reason in problems[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [("one_rank_killed_34", 1, 34), ("one_rank_batch_8_to_16", 16, 40), ("one_rank_1.9.0", 1, 34)],
+)
+def test_a_real_log_is_read_without_a_problem(name: str, first: int, last: int) -> None:
+    items = read((PYNATIVE / name / "info_rank_0.log").read_text())
+    steps = [item.step for item in items if isinstance(item, StepMetrics)]
+    assert (len(items), steps[0], steps[-1]) == (last - first + 1, first, last)
+
+
+class TestReaders:
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        """Make a log beside a tree, where the trainer writes it."""
+        tree_of("one_rank_killed_34", tmp_path)
+        log = tmp_path / "output" / "log" / "rank_0" / "info.log"
+        log.parent.mkdir(parents=True)
+        log.write_text((PYNATIVE / "one_rank_killed_34" / "info_rank_0.log").read_text())
+        return log
+
+    def test_replay_and_calibrate_read_it(self, log: Path) -> None:
+        said = cli("log", "replay", str(log), "--policy", "skip", "--threshold", "5")
+        assert "34 logged" in said.output
+        assert "went back" not in said.output
+        assert "31 values after the warm-up" in cli("log", "calibrate", str(log)).output
+
+    def test_it_is_found_beside_the_tree(self, log: Path) -> None:
+        said = cli("health", str(log.parents[2] / "checkpoint"), "--threshold", "270")
+        assert str(log) in said.output.replace("\n", "")
+
+    def test_a_way_around_a_spike_names_no_setting(self, log: Path) -> None:
+        lines = [f"{FILE}{USUAL}\n".replace("   15/", f"{step:5}/") for step in range(1, 35)]
+        lines[24] = lines[24].replace("0.707630", "90.00000")
+        log.write_text("".join(lines))
+        tree = str(log.parents[2] / "checkpoint")
+        said = cli("resolve", tree, "--around-spike", "25", "--spike-threshold", "5")
+        assert "batches" in said.output, said.output
+        assert "data_skip_steps" not in said.output
