@@ -46,7 +46,7 @@ def test_an_advice_without_a_detour_is_told_to_nobody() -> None:
     assert [trainer.words.detour(nowhere) for trainer in trainers() if trainer.words is not None] == [None, None]
 
 
-@pytest.mark.parametrize(("length", "notes"), [(1000, 1), (10, 0)])
+@pytest.mark.parametrize(("length", "notes"), [(1000, 2), (10, 0)])
 def test_that_thresholds_are_floats_is_said_where_there_is_one(length: int, notes: int) -> None:
     settings = threshold_settings(calibrate(rows([1.0] * length)))
     assert (len(settings.notes), bool(settings.text)) == (notes, bool(notes))

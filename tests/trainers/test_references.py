@@ -5,12 +5,12 @@ mypy holds each against its protocol, and the tests hold that nothing is referre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from ckpttool.core.domain.asd import AsdDialect
-from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.expectation import Evidence
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.question import AskedSizes
@@ -64,6 +64,8 @@ from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.mindformers.policies import MindFormersWords
+from ckpttool.trainers.mindformers.pynative import retention as pynative_retention
+from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
 from ckpttool.trainers.orbax import resumes as orbax_resumes
 from ckpttool.trainers.orbax.layout import OrbaxLayout
@@ -98,7 +100,7 @@ SIGNS: tuple[LayoutSigns, ...] = (
     *(one.LAYOUT for one in (orbax, torch_dcp, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
-LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, TorchtitanLog)
+LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, PyNativeLog, TorchtitanLog)
 LOG_PLACES: tuple[Callable[[], LogPlaces], ...] = (HfLogs, MindFormersLogs)
 HEALTH_FILES: tuple[Callable[[], HealthFile], ...] = (MindFormersHealthFile,)
 CONFIG_CLASSES: tuple[Callable[[], ConfigReader], ...] = (TrainConfigs,)
@@ -144,6 +146,7 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     torchtitan_effects.effects,
     verl_effects.effects,
 )
+OWNED: tuple[Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]], ...] = (pynative_retention.owned,)
 
 FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "layouts_at": ((), SIGNS),
@@ -159,6 +162,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "evidence_at": ((), EVIDENCE),
     "objections_at": ((), OBJECTIONS),
     "effects_at": ((), EFFECTS),
+    "owned_at": ((), OWNED),
 }
 """By field: the classes of which one is made, and what is taken as it is."""
 
