@@ -66,7 +66,7 @@ from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.mindformers.policies import MindFormersWords
 from ckpttool.trainers.mindformers.pynative import retention as pynative_retention
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
-from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
+from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
 from ckpttool.trainers.orbax import resumes as orbax_resumes
 from ckpttool.trainers.orbax.layout import OrbaxLayout
 from ckpttool.trainers.registry import trainers

@@ -33,12 +33,10 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
     worlds = []
     weights_alone = False
     if config is not None:
-        from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
+        from ckpttool.trainers.mindformers.train_config import TRAINER, TrainConfig, with_trainer_defaults
 
-        if isinstance(config, PyNativeConfig):
-            return Evidence()  # it contains no number of ranks, and any number loads a save of any other
-        from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
-
+        if config.trainer == TRAINER and not isinstance(config, TrainConfig):
+            return Evidence()  # the PyNative trainer's: it has no number of ranks, and any number loads any save
         mine = with_trainer_defaults(config)
         weights_alone = mine.no_save_optim
         worlds += [] if mine.world_size is None else [_of_config(mine, mine.world_size)]

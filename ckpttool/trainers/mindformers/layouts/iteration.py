@@ -195,7 +195,7 @@ class MindFormersIteration:
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Use the save's folder: MindFormers treats a path without a tracker as the iteration itself."""
         if by_pynative(checkpoint):
-            from ckpttool.trainers.mindformers.pynative.load import load_settings, older_saves
+            from ckpttool.trainers.mindformers.pynative_load import load_settings, older_saves
 
             remarks = older_saves(checkpoint, inventory.checkpoints)
             return load_settings(inventory.path_of(checkpoint.name), checkpoint.renames, remarks)

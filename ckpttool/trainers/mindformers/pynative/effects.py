@@ -17,8 +17,8 @@ from ckpttool.trainers.base import Effects
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, iteration_folder
-from ckpttool.trainers.mindformers.pynative.load import load_settings
 from ckpttool.trainers.mindformers.pynative.position import begin_step, data_position, save_steps
+from ckpttool.trainers.mindformers.pynative_load import load_settings
 from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, by_pynative
 
 if TYPE_CHECKING:

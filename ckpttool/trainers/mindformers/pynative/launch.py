@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.finding import Code, suspect
 from ckpttool.core.domain.preflight import NextSaves
 from ckpttool.core.errors import UsageError
-from ckpttool.trainers.mindformers.pynative.load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
+from ckpttool.trainers.mindformers.pynative_load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -25,8 +25,8 @@ from ckpttool.trainers.mindformers.layouts.names import iteration_folder
 from ckpttool.trainers.mindformers.own_names import StopsError
 from ckpttool.trainers.mindformers.pynative.launch import other_devices
 from ckpttool.trainers.mindformers.pynative.lint import STOPS
-from ckpttool.trainers.mindformers.pynative.load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
 from ckpttool.trainers.mindformers.pynative.position import begin_step
+from ckpttool.trainers.mindformers.pynative_load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers

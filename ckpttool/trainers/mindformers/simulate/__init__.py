@@ -5,7 +5,7 @@ Every `resolve` uses `names` for MindFormers' reading of a name; a simulation im
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import Outcome, Simulation
@@ -15,46 +15,9 @@ from ckpttool.core.storage import above, open_storage
 from ckpttool.trainers.mindformers.own_names import Pick, StopsError, UnreadError
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.plan import JudgedStart, ResumePlan
-    from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
-    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView
-
-__all__ = ["MindFormersSimulator", "simulate", "view_of"]
-
-
-class MindFormersSimulator:
-    """MindFormers' own choice, with `resume_training: True`."""
-
-    def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Simulate MindFormers' choice in the folder, with the config's settings or those that fit the newest save."""
-        from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-
-        if _is_for_pynative(start.config):
-            from ckpttool.trainers.mindformers.pynative.start import pick
-
-            return pick(start, start.storage, version)
-        return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
-
-    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Use the path in the config."""
-        if _is_for_pynative(start.config):
-            from ckpttool.trainers.mindformers.pynative import start as pynative
-
-            return pynative.as_it_stands(start, start.config, plan)
-        from ckpttool.trainers.mindformers.simulate.own_start import as_it_stands
-
-        return as_it_stands(start, plan)
-
-
-def _is_for_pynative(config: RunConfig | None) -> TypeGuard[PyNativeConfig]:
-    if config is None:
-        return False
-    from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
-
-    return isinstance(config, PyNativeConfig)
 
 
 def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
