@@ -11,7 +11,7 @@ from ckpttool import imported
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal, NoReturn, TypeAlias
 
     from ckpttool.core.domain.contents import Contents
@@ -24,17 +24,22 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.plan import Resolution
     from ckpttool.core.domain.preflight import Lint, Preflight, PreflightQuestion, Refused
     from ckpttool.core.domain.question import CheckQuestion, LaunchOrder, LogQuestion, ResumeQuestion, TreeQuestion
-    from ckpttool.core.domain.retention import PruneOrder, Pruning, Repair, RetentionPolicy
+    from ckpttool.core.domain.retention import PruneOrder, Pruning, Repair, RetentionPolicy, Trash
     from ckpttool.core.domain.verdict import ShardReport, Verdict, Verification
     from ckpttool.core.storage.disk import Disk
     from ckpttool.core.verbs.explaining import Explained
     from ckpttool.core.verbs.resolving import Answer
     from ckpttool.core.verbs.scanning import Tree, Where
     from ckpttool.core.verbs.verifying import Running
+    from ckpttool.fp8.model.curves import CurvesAnswer, CurvesQuestion
+    from ckpttool.fp8.model.plan import Fp8Plan, NoPlan, PlanQuestion
+    from ckpttool.fp8.model.probe import Fp8Probe, ProbeQuestion
+    from ckpttool.guard.model.capture import NanQuestion, NanReplay
     from ckpttool.health.model.answers import CalibrationAnswer, HealthAnswer, ReplayAnswer
     from ckpttool.health.model.questions import HealthQuestion, ReplayQuestion
     from ckpttool.health.verbs.replay import Logs
     from ckpttool.inspect.model import Difference
+    from ckpttool.nodes.model import PartQuestion, PartWritten
     from ckpttool.replicas.model import Healing, HealOrder
     from ckpttool.report.model import PageForm, ReportQuestion
 
@@ -48,24 +53,17 @@ if TYPE_CHECKING:
     from ckpttool.core.verbs.scanning import trees_below as trees_below
     from ckpttool.core.verbs.verifying import forecast as forecast
     from ckpttool.core.verbs.verifying import on_ray as on_ray
-    from ckpttool.fp8.verbs.compare import fp8_compare as fp8_compare
     from ckpttool.fp8.verbs.lint import fp8_lint as fp8_lint
-    from ckpttool.fp8.verbs.plan import fp8_plan as fp8_plan
-    from ckpttool.fp8.verbs.probe import fp8_probe as fp8_probe
     from ckpttool.fp8.verbs.verdict import fp8_verdict as fp8_verdict
     from ckpttool.guard.verbs.nan import inspect_nan as inspect_nan
     from ckpttool.guard.verbs.nan import list_nan as list_nan
-    from ckpttool.guard.verbs.nan import replay_nan as replay_nan
     from ckpttool.guard.verbs.reports import guard_report as guard_report
     from ckpttool.health.verbs.asd import asd_defaults as asd_defaults
     from ckpttool.health.verbs.asd import check_asd as check_asd
     from ckpttool.health.verbs.asd import emit_asd as emit_asd
-    from ckpttool.nodes.verbs import part as part
     from ckpttool.nodes.verbs import parts_of_nodes as parts_of_nodes
     from ckpttool.report.verbs import survey as survey
-    from ckpttool.retention.verbs_trash import empty_trash as empty_trash
     from ckpttool.retention.verbs_trash import restore as restore
-    from ckpttool.retention.verbs_trash import trash as trash
 
 _PLACES = {
     "ckpttool.core.verbs.fixing": "fix_config",
@@ -73,17 +71,14 @@ _PLACES = {
     "ckpttool.core.verbs.resolving": "simulate",
     "ckpttool.core.verbs.scanning": "read_config trees_below",
     "ckpttool.core.verbs.verifying": "forecast on_ray",
-    "ckpttool.fp8.verbs.compare": "fp8_compare",
     "ckpttool.fp8.verbs.lint": "fp8_lint",
-    "ckpttool.fp8.verbs.plan": "fp8_plan",
-    "ckpttool.fp8.verbs.probe": "fp8_probe",
     "ckpttool.fp8.verbs.verdict": "fp8_verdict",
-    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
+    "ckpttool.guard.verbs.nan": "inspect_nan list_nan",
     "ckpttool.guard.verbs.reports": "guard_report",
     "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
-    "ckpttool.nodes.verbs": "part parts_of_nodes",
+    "ckpttool.nodes.verbs": "parts_of_nodes",
     "ckpttool.report.verbs": "survey",
-    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
+    "ckpttool.retention.verbs_trash": "restore",
 }
 
 __all__ = [
@@ -1393,3 +1388,286 @@ def demo(
         CkptToolError: Something is there already, or it could not be written.
     """
     return _answer("demo", locals())
+
+
+def trash(
+    path: Where = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    older_than: str | float | None = None,
+    **unknown: NoReturn,
+) -> Trash:
+    """List the trash of a tree, oldest first.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        older_than: Only checkpoints in the trash for at least this time: 7d, 12h.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
+    """
+    return _answer("trash", locals())
+
+
+def empty_trash(
+    path: Where = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    older_than: str | float | None = None,
+    apply: bool = False,
+    dry_run: bool = False,
+    **unknown: NoReturn,
+) -> Trash:
+    """List the trash of a tree, and with `apply` delete it.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        older_than: Only checkpoints in the trash for at least this time: 7d, 12h.
+        apply: Carry it out; without it nothing is changed.
+        dry_run: Print the plan and change nothing, as without --apply.
+
+    Raises:
+        LockedError: Another ckpttool is changing this tree.
+        WriteFailedError: Something could not be deleted; entries before it are deleted.
+    """
+    return _answer("empty_trash", locals())
+
+
+def replay_nan(
+    folder: StrPath | NanQuestion | None,
+    *,
+    entry: str | None = None,
+    rank: int | Sequence[int] | None = None,
+    device: str | None = None,
+    exact: bool = False,
+    no_locate: bool = False,
+    weights: StrPath | None = None,
+    timeout: float | None = None,
+    **unknown: NoReturn,
+) -> NanReplay:
+    """Compute a captured step again in this process, with the user's own model.
+
+    Args:
+        folder: A capture, a folder of captures, or the output folder of a training run. Or `NanQuestion`.
+        entry: Your function that builds the model, from your own path.
+        rank: Only this rank; repeatable. [default: all]
+        device: cpu or cuda:N. [default: as captured]
+        exact: Require every gradient to be equal bit for bit.
+        no_locate: Do not search for the origin.
+        weights: Weights for a capture without weights (safetensors).
+        timeout: Give up after this time in seconds (exit 14).
+
+    Raises:
+        UnknownLayoutError: There is no capture, or there are several.
+        UsageError: There is no such entry, rank or device.
+        IncompleteError: torch is not installed, or the replay exceeded the timeout.
+    """
+    return _answer("replay_nan", locals())
+
+
+def fp8_compare(
+    baseline: StrPath | CurvesQuestion | None,
+    candidate: StrPath | None = None,
+    *,
+    repeat: StrPath | Sequence[StrPath] | None = None,
+    metric: Literal["loss", "validation"] = "loss",
+    by: Literal["step", "samples"] | None = None,
+    tolerance: str = "0.25%",
+    switch_step: int | None = None,
+    evals: str | None = None,
+    columns: str | None = None,
+    **unknown: NoReturn,
+) -> CurvesAnswer:
+    """Compare the loss of a candidate with its baseline: whether and since when they differ by more than noise.
+
+    Args:
+        baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Or `CurvesQuestion`.
+        candidate: Log of the FP8 run: a file, a folder of logs, a glob, or - for stdin.
+        repeat: Another run of the baseline, to measure random variation; repeatable.
+        metric: Training or validation losses.
+        by: How values are paired. [default: step; samples if batch sizes differ]
+        tolerance: Tolerance, as a share of the loss or in its units.
+        switch_step: Step at which the candidate starts FP8, if not at its start.
+        evals: Results of lm-evaluation-harness for both, as JSON files.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+
+    Raises:
+        UsageError: A log or a file of scores does not exist or is of an unknown kind, or samples are not counted.
+    """
+    return _answer("fp8_compare", locals())
+
+
+def fp8_plan(
+    directory: StrPath | PlanQuestion | None = None,
+    *,
+    baseline: StrPath | None = None,
+    candidate: StrPath | None = None,
+    repeat: StrPath | Sequence[StrPath] | None = None,
+    tolerance: str = "0.25%",
+    switch_step: int | None = None,
+    columns: str | None = None,
+    framework: str | None = None,
+    output: StrPath | None = None,
+    framework_version: str | None = None,
+    te_version: str | None = None,
+    recipe: str | None = None,
+    round: int = 1,
+    checkpoint_step: int | None = None,
+    horizon: int | None = None,
+    stats: StrPath | Sequence[StrPath] | None = None,
+    devices: int | None = None,
+    **unknown: NoReturn,
+) -> Fp8Plan | NoPlan:
+    """Write the folders of the experiments that find the cause.
+
+    Args:
+        directory: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PlanQuestion`.
+        baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Round 1 needs it.
+        candidate: Log of the FP8 run: a file, a folder of logs, a glob, or - for stdin.
+        repeat: Another run of the baseline; repeatable.
+        tolerance: Tolerance, as a share of the loss or in its units.
+        switch_step: Step at which the candidate starts FP8, if not at its start.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        framework: Training framework: te, megatron, torchtitan, torchao.
+        output: Folder for the plan: new, or that of a plan.
+        framework_version: Version of the framework.
+        te_version: Version of Transformer Engine; some rules depend on it.
+        recipe: Recipe of the candidate, if its log does not print it.
+        round: The next round, based on the logs so far.
+        checkpoint_step: Start from the checkpoint of this step, without checking it.
+        horizon: Steps per experiment. Default: as many as the gap needs.
+        stats: Statistics of debug features: worst layers first; repeatable.
+        devices: Also show the cost in device-hours.
+
+    Raises:
+        UsageError: The framework has no FP8 training, or a round's input is missing.
+        NothingToResumeError: There is no checkpoint before the gap.
+        UnsafeError: The folder has other contents, or logs of experiments.
+    """
+    return _answer("fp8_plan", locals())
+
+
+def fp8_probe(
+    what: StrPath | None = None,
+    question: ProbeQuestion | None = None,
+    *,
+    checkpoint: str | Sequence[str] | None = None,
+    recipe: str | Sequence[str] | None = None,
+    format_of: str = "weight=e4m3",
+    exact: bool = False,
+    optimizer: bool = False,
+    swiglu: bool | None = None,
+    no_swiglu: bool | None = None,
+    history: int | None = None,
+    as_stored: bool = False,
+    stats: StrPath | None = None,
+    top: int = 20,
+    layout: str | None = None,
+    **unknown: NoReturn,
+) -> Fp8Probe:
+    """Show what each FP8 recipe would do to the tensors of a checkpoint or a shard.
+
+    Args:
+        what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
+        question: The settings for each tensor.
+        checkpoint: Name of a checkpoint. Default: the newest.
+        recipe: Recipe that decides the result: delayed, tensorwise, rowwise, blockwise, blockwise-f32, mxfp8,
+            mxfp8-floor; repeatable. [default: tensorwise]
+        format_of: Formats to cast weights to: e4m3, e5m2. The first decides.
+        exact: Cast every element instead of a sample.
+        optimizer: Include the optimizer states.
+        swiglu: Compare gate and up weights of SwiGLU.
+        no_swiglu: The opposite of `swiglu`.
+        history: Steps back over which a delayed scale uses checkpoints.
+        as_stored: Do not round 32-bit numbers to BF16 first.
+        stats: Write the numbers of each tensor, one line of JSON each.
+        top: Maximum number of rows per table.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+
+    Raises:
+        UnknownLayoutError: ckpttool does not recognize the content.
+        UsageError: No checkpoint has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    return _answer("fp8_probe", locals())
+
+
+def part(
+    path: StrPath | PartQuestion | None = None,
+    *,
+    read: Mapping[str, ShardReport] | None = None,
+    layout: str | None = None,
+    out: StrPath | None = None,
+    part: str = "auto",
+    split: Literal["auto", "node", "all", "none"] = "auto",
+    ranks: str | None = None,
+    devices_per_node: int | None = None,
+    run_id: str | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    jobs: int | None = None,
+    timeout: str | float = "10m",
+    max_age: str | float = "24h",
+    seal: bool = False,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    **unknown: NoReturn,
+) -> PartWritten | None:
+    """Record what this machine sees of a tree, as one part of many.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PartQuestion`.
+        read: Reports from earlier reads, by path: used for unchanged files.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        out: File or folder for the part.
+        part: Number of this part, from 1; auto: from the launcher.
+        split: How the visible files are divided among the processes.
+        ranks: Ranks that will start on this machine.
+        devices_per_node: The same, as D consecutive ranks per machine.
+        run_id: Name of this collection. Default: from the launcher.
+        level: Check headers, every byte, or every element.
+        checkpoint: A name, latest (the default) or all; repeatable.
+        jobs: Number of reading threads. Default: one per core.
+        timeout: Time after which a read counts as hung (10m, or seconds).
+        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        seal: Read the checkpoints in --checkpoint, and seal this machine's shards.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+
+    Returns:
+        The written part, whatever it contains; None if the launcher assigns no files to this process.
+
+    Raises:
+        UsageError: The number of the part is unknown; or it cannot be written there.
+        UnsafeError: It is larger than the limit for reading. WriteFailedError, NotDurableError: It could not be
+        written.
+    """
+    return _answer("part", locals())

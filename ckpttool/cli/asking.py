@@ -31,6 +31,8 @@ class Verb(NamedTuple):
     """Whether a path without options is a question, too."""
     positional: tuple[str, ...] = ()
     """Options that may be passed without their names, after the arguments."""
+    command: str = ""
+    """The words of its command, if that is not the function's name: `"trash list"`."""
     without: frozenset[str] = frozenset()
     """Parameters of the command that are for people, besides those of every command."""
 
@@ -58,6 +60,13 @@ VERBS: Mapping[str, Verb] = {
     "calibrate": Verb("health.verbs.replay:calibrate"),
     "explain": Verb("core.verbs.explaining:explain"),
     "demo": Verb("core.verbs.trying:demo"),
+    "trash": Verb("retention.verbs_trash:trash", command="trash list"),
+    "empty_trash": Verb("retention.verbs_trash:empty_trash", command="trash empty"),
+    "replay_nan": Verb("guard.verbs.nan:replay_nan", command="guard replay"),
+    "fp8_compare": Verb("fp8.verbs.compare:fp8_compare", command="fp8 compare"),
+    "fp8_plan": Verb("fp8.verbs.plan:fp8_plan", command="fp8 plan"),
+    "fp8_probe": Verb("fp8.verbs.probe:fp8_probe", command="fp8 probe"),
+    "part": Verb("nodes.verbs:part"),
 }
 """Functions by name, which is the name of the command."""
 
@@ -127,14 +136,14 @@ def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as 
     with output.taken() as answers:
         try:
             settings = _group().context_settings  # as the group passes them to its commands
-            with command.make_context(f"ckpttool {verb.replace('_', '-')}", arguments, **settings) as context:
+            with command.make_context(f"ckpttool {' '.join(words_of(verb))}", arguments, **settings) as context:
                 command.invoke(context)
         except typer.Exit:
             pass
         except typer.TyperException as error:
             text = re.sub(r"--[a-z][a-z-]*", lambda option: keyword(option[0]), in_plain_words(error))
             raise UsageError(f"{verb}: {text.rstrip('.')}") from None
-    return answers[-1]
+    return answers[-1] if answers else None  # of a process for which there is nothing to do
 
 
 @cache
@@ -146,10 +155,18 @@ def _group() -> Any:  # noqa: ANN401  typer's own
     return typer.main.get_command(app)
 
 
+def words_of(verb: str) -> list[str]:
+    """Return the words of the command of a verb."""
+    return (VERBS[verb].command or verb.replace("_", "-")).split()
+
+
 @cache
 def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
     """Return the command."""
-    return _group().get_command(None, verb.replace("_", "-"))
+    command = _group()
+    for word in words_of(verb):
+        command = command.get_command(None, word)
+    return command
 
 
 def question_function(verb: str) -> Any:  # noqa: ANN401  as above

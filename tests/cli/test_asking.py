@@ -241,7 +241,7 @@ def test_a_folder_that_is_missing_is_no_tree(here: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_function_has_the_options_of_its_command(verb: str) -> None:
-    names = {*inspect.signature(getattr(ckpttool, verb)).parameters}
+    names = {*inspect.signature(getattr(ckpttool.library, verb)).parameters}
     assert names >= {*options_of(verb)}
     typed = {keyword(opt) for param in command_of(verb).params for opt in param.opts if opt.startswith("--")}
     for_people = {"all", "json", "verbose", "quiet", "debug", "no_config", "format", "print", "limit", "ranks_per_node"}

@@ -20,7 +20,9 @@ LIBRARY = PACKAGE / "library.py"
 WITH_TABLES = tuple(PACKAGE / name for name in ("__init__.py", "types.py", "guard/__init__.py"))
 
 WIDTH = 120
-PATHS = re.compile(r"FILE|DIR|PATH|FOLDER|LOG\b|GLOB|yaml|^[ABF]$")
+_MOST_WORDS = 80
+"""Characters of the values in an annotation: more do not fit into a line, and help lists them."""
+PATHS = re.compile(r"FILE|DIR|PATH|FOLDER|LOG\b|GLOB|yaml|^[ABF]$|^(?:OUT|BASELINE|CANDIDATE)$")
 """What a value is called that is a path."""
 
 OTHERS: Mapping[str, str] = {
@@ -29,17 +31,14 @@ OTHERS: Mapping[str, str] = {
     "ckpttool.core.verbs.resolving": "simulate",
     "ckpttool.core.verbs.scanning": "read_config trees_below",
     "ckpttool.core.verbs.verifying": "forecast on_ray",
-    "ckpttool.fp8.verbs.compare": "fp8_compare",
     "ckpttool.fp8.verbs.lint": "fp8_lint",
-    "ckpttool.fp8.verbs.plan": "fp8_plan",
-    "ckpttool.fp8.verbs.probe": "fp8_probe",
     "ckpttool.fp8.verbs.verdict": "fp8_verdict",
-    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
+    "ckpttool.guard.verbs.nan": "inspect_nan list_nan",
     "ckpttool.guard.verbs.reports": "guard_report",
     "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
-    "ckpttool.nodes.verbs": "part parts_of_nodes",
+    "ckpttool.nodes.verbs": "parts_of_nodes",
     "ckpttool.report.verbs": "survey",
-    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
+    "ckpttool.retention.verbs_trash": "restore",
 }
 """By their modules, the functions that have no options: of commands of a group, and of parts of a command."""
 
@@ -109,7 +108,7 @@ def module() -> str:
             if place is not None:
                 imports.setdefault(place, set()).add(name)
     text = "\n\n".join(function.spelled() for function in functions)
-    lines = [HEAD, "if TYPE_CHECKING:", "    import os", "    from collections.abc import Callable, Sequence"]
+    lines = [HEAD, "if TYPE_CHECKING:", "    import os", "    from collections.abc import Callable, Mapping, Sequence"]
     lines += ["    from typing import Literal, NoReturn, TypeAlias", ""]
     lines += [_import(place, sorted(names, key=str.casefold)) for place, names in sorted(imports.items())]
     lines += ["", '    StrPath: TypeAlias = "str | os.PathLike[str]"']
@@ -149,7 +148,7 @@ class Function:
         """Return what only a question takes, of some kinds of parameters."""
         _first, *rest = self.signature.parameters.values()
         names = {*self.options, *(operand.name for operand in self.operands)}
-        takes_question = self.takes_question
+        takes_question = any("Question" in str(each.annotation) for each in rest) or self.takes_question
         return [
             Parameter(each.name, _or_none(str(each.annotation)), "None", self.text.entry("Args", each.name))
             for each in rest
@@ -173,6 +172,8 @@ class Function:
             objects = " or ".join(f"`{each}`" for each in questions if each not in {"None", "StrPath", "PathLike"})
             about = f"{operands[0].about} Or {objects}."
             operands[0] = operands[0]._replace(kind=kind, about=about)
+            # A question replaces all of them; the command reports those that are missing.
+            operands[1:] = [each._replace(kind=_or_none(each.kind), default="None") for each in operands[1:]]
         positional = [self.options[name] for name in self.place.positional]
         named = [self._shared(option) for name, option in self.options.items() if name not in self.place.positional]
         by_place = self.extras({inspect.Parameter.POSITIONAL_OR_KEYWORD})
@@ -329,7 +330,7 @@ def _kind(param: Any) -> str:  # noqa: ANN401  as above
     choices = getattr(param.type, "choices", None)
     if choices:
         words = ", ".join(f'"{getattr(choice, "value", choice)}"' for choice in choices)
-        kind = f"Literal[{words}]"
+        kind = f"Literal[{words}]" if len(words) <= _MOST_WORDS else "str"
         if all(hasattr(choice, "name") for choice in choices) and isinstance(next(iter(choices)), int):
             kind = "Literal[" + ", ".join(f'"{choice.name.lower()}"' for choice in choices) + "]"
     elif "int" in name:
@@ -366,7 +367,7 @@ def _asked(verb: str, parameters: list[inspect.Parameter], answer: object) -> It
 
 def _place_of(name: str, module: ModuleType) -> str | None:
     """Return from where a name is imported that annotations of a module use; None: it is Python's own."""
-    if name in {"Callable", "Sequence", "StrPath", "os", "PathLike"} or hasattr(builtins, name):
+    if name in {"Callable", "Mapping", "Sequence", "StrPath", "os", "PathLike"} or hasattr(builtins, name):
         return None
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     for node in ast.walk(tree):

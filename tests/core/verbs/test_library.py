@@ -39,6 +39,7 @@ from ckpttool.types import (
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 PUBLIC: list[str] = vars(ckpttool)["__all__"]
+FP8 = FIXTURES / "fp8"
 NAN = str(FIXTURES / "nan" / "output" / "guard" / "captures" / "nan-at-00000007")
 LOG = str(FIXTURES / "logs" / "bloom176b_chronicles.log")
 
@@ -85,6 +86,36 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
     "fp8 compare": (
         f"fp8 compare {LOG} {LOG}",
         lambda: ckpttool.library.fp8_compare(CurvesQuestion(baseline=LOG, candidate=LOG)),
+    ),
+    "fp8 compare by keywords": (
+        f"fp8 compare {LOG} {LOG} --by step --tolerance 1%",
+        lambda: ckpttool.library.fp8_compare(LOG, LOG, by="step", tolerance="1%"),
+    ),
+    "fp8 probe": (
+        "fp8 probe output --recipe blockwise --checkpoint 10_2 --top 3",
+        lambda: ckpttool.library.fp8_probe("output", recipe="blockwise", checkpoint="10_2", top=3),
+    ),
+    "fp8 plan": (
+        f"fp8 plan --baseline {FP8}/bf16.csv --candidate {FP8}/fp8.csv --framework te --output p --checkpoint-step 0",
+        lambda: ckpttool.library.fp8_plan(
+            baseline=FP8 / "bf16.csv",
+            candidate=FP8 / "fp8.csv",
+            framework="te",
+            output="p",
+            checkpoint_step=0,
+        ),
+    ),
+    "trash list": (
+        "trash list output --world-size 4 --older-than 7d",
+        lambda: ckpttool.library.trash("output", world_size=4, older_than="7d"),
+    ),
+    "trash empty": (
+        "trash empty output --older-than 7d",
+        lambda: ckpttool.library.empty_trash("output", older_than="7d"),
+    ),
+    "guard replay": (
+        f"guard replay {NAN} --entry json:loads --device cpu",
+        lambda: ckpttool.library.replay_nan(NAN, entry="json:loads", device="cpu"),
     ),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(Code.SHARD_MISSING)),
     "explain a code": ("explain Shard_Missing", lambda: ckpttool.explain("Shard_Missing")),
@@ -149,6 +180,23 @@ def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     names = [str(name).replace("-", "_") for name in COMMANDS]
     missing = {name for name in names if name not in tools and verbs.get(name, name) not in public}
     assert missing == set()
+
+
+def test_a_part_by_keywords_is_that_of_its_command(run_folder: Path) -> None:
+    words = ("--part", "1/2", "--level", "checksum", "--run-id", "a")
+    done = CliRunner().invoke(app, ["part", "output", "--out", "part.json", *words, "--format", "json"])
+    written = ckpttool.library.part("output", out="part.json", part="1/2", level="checksum", run_id="a")
+    assert written is not None
+    documents = [written.to_dict(), json.loads(done.stdout)]
+    keys = documents[0].keys() - {"began_ns", "ended_ns"}
+    new, old = ({key: document[key] for key in keys} for document in documents)
+    assert new == old
+    assert (run_folder / "part.json").exists()
+
+
+def test_a_process_that_only_starts_others_writes_no_part(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpttool.nodes.verbs.part", lambda _question: None)
+    assert ckpttool.library.part(str(run_folder / "output"), out="part.json") is None
 
 
 def test_no_module_is_called_like_a_verb() -> None:
