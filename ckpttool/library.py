@@ -253,7 +253,7 @@ def verify(
         skew: Allowed clock difference between the machines of the parts (60s).
         level: Check headers, every byte, or every element.
         checkpoint: A name, latest (the default) or all; repeatable.
-        subset: Read the n-th of t parts, or about this amount, another part every day.
+        subset: Read part N of T, or about this amount, a different part each day.
         jobs: Number of reading threads. Default: one per core.
         timeout: Time after which a read counts as hung (10m, or seconds).
         jump: Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.
@@ -263,7 +263,7 @@ def verify(
         no_replicas: Read no other checkpoint to find out which ranks have copies.
         yes: Read more than 1 TiB from an object store without a terminal.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
     Returns:
         Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
@@ -395,7 +395,7 @@ def resolve(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        choice: Which checkpoints may be chosen.
+        choice: The checkpoints that may be chosen.
         data: The changes to the data.
         node: The disk and the launchers; None: those of this machine.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
@@ -438,7 +438,7 @@ def resolve(
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
             since.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
         config: Training config, for world size, batch size and sink size.
         strict: Exit with 10 if a newer checkpoint was skipped.
         simulate: Also show what the trainer would load on its own: own, or its name.
@@ -447,7 +447,7 @@ def resolve(
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
         UsageError: An option is invalid, or the config is another trainer's.
-        IncompleteError: The tree cannot be read, or changed meanwhile.
+        IncompleteError: The tree cannot be read, or changed while it was read.
     """
     return _answer("resolve", locals())
 
@@ -669,12 +669,12 @@ def launch(
 ) -> Any:
     """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
 
-    Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
-    written last, in one piece, when all else is known to be right.
+    Only the settings for the resume change; the comments, order and quoting of the base config are preserved. The
+    new file is written last and atomically, after all checks have passed.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        choice: Which checkpoints may be chosen.
+        choice: The checkpoints that may be chosen.
         data: The changes to the data.
         order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
@@ -731,7 +731,7 @@ def launch(
         output: Path of the launch config to write.
 
     Returns:
-        The launch; or the preflight that stops it, with every reason: then nothing is written.
+        The launch; or the preflight that stops it, with every reason. In that case nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -837,7 +837,7 @@ def preflight(
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
             since.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
         report: Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.
         allow: Accept findings with this code; repeatable.
         devices: Number of devices to start, over all nodes.
@@ -1002,7 +1002,7 @@ def report(
         strict: Exit with 10 if a newer checkpoint was skipped.
         output: Output file: new, or an earlier report; - for stdout.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
         config: Training config, for world size, batch size and sink size.
         simulate: Also show what the trainer would load on its own: own, or its name.
         simulate_mindformers: The same for this version of MindFormers.
@@ -1112,7 +1112,7 @@ def seal(
         reseal: Record the present content if it differs from the seal.
         jobs: Number of reading threads. Default: one per core.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
     Raises:
         UsageError: The named checkpoint does not exist.
@@ -1172,7 +1172,7 @@ def heal(
         NothingToResumeError: The tree has no checkpoint.
         UnknownLayoutError: Saves of its layout are never changed.
         LockedError: Another ckpttool is changing this tree.
-        IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
+        IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
         NotDurableError: The heal is done, but the disk did not confirm it.
     """
@@ -1290,7 +1290,7 @@ def repair_meta(
     Raises:
         UsageError: The name or prefix does not exist.
         LockedError: Another ckpttool is changing this tree.
-        IncompleteError: The tree changed meanwhile.
+        IncompleteError: The tree changed in the meantime.
         WriteFailedError: A record could not be written: it is unchanged, and the records before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
@@ -1503,7 +1503,7 @@ def fp8_compare(
     columns: str | None = None,
     **unknown: NoReturn,
 ) -> CurvesAnswer:
-    """Compare the loss of a candidate with its baseline: whether and since when they differ by more than noise.
+    """Compare the loss of a candidate with its baseline: whether, and from which step, they differ by more than noise.
 
     Args:
         baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Or `CurvesQuestion`.
@@ -1598,7 +1598,7 @@ def fp8_probe(
         checkpoint: Name of a checkpoint. Default: the newest.
         recipe: Recipe that decides the result: delayed, tensorwise, rowwise, blockwise, blockwise-f32, mxfp8,
             mxfp8-floor; repeatable. [default: tensorwise]
-        format_of: Formats to cast weights to: e4m3, e5m2. The first decides.
+        format_of: Formats to cast weights to: e4m3, e5m2. The first determines the result.
         exact: Cast every element instead of a sample.
         optimizer: Include the optimizer states.
         swiglu: Compare gate and up weights of SwiGLU.
@@ -1660,7 +1660,7 @@ def part(
         max_age: Reuse the result for an unchanged file for this time (7d, or hours).
         seal: Read the checkpoints in --checkpoint, and seal this machine's shards.
         engine: Read in this process, or on the nodes of a running Ray cluster.
-        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
     Returns:
         The written part, whatever it contains; None if the launcher assigns no files to this process.

@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     attention; `asd`: a setting has another effect than intended.
     """
     NOTHING_TO_RESUME = 11
-    """Nothing can be resumed from."""
+    """There is no checkpoint to resume from."""
     UNKNOWN_LAYOUT = 12
     """Not a checkpoint folder that ckpttool knows."""
     LOCKED = 13

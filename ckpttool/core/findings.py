@@ -21,7 +21,7 @@ class Severity(IntEnum):
     SUSPECT = 1
     """May be legal, may be damage; the shard is not counted as good."""
     UNKNOWN = 2
-    """Could not be checked, or changed meanwhile; never counted as good."""
+    """Could not be checked, or changed while it was checked; never counted as good."""
     DAMAGE = 3
     UNSAFE = 4
     """Refused; reading on would be dangerous."""
@@ -696,8 +696,8 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="Only some ranks prevent the newest checkpoint from being loaded",
         meaning=(
-            "Nothing in the tree can be resumed from, but all problems of the newest checkpoint (or of every one) "
-            "are on a few ranks, often one disk or node. With good shards of those ranks it is intact."
+            "There is no checkpoint in the tree to resume from, but all problems of the newest checkpoint (or of every "
+            "one) are on a few ranks, often one disk or node. With good shards of those ranks it is intact."
         ),
         evidence=(
             "The reasons against a checkpoint are all about shards of these ranks. At level structure the other "
@@ -737,8 +737,8 @@ class Code(metaclass=Rows):
         headline="A shard was rebuilt from another rank's copy",
         meaning="The file is not the one that the training saved: `repair shards` wrote it from another rank's copy.",
         evidence=(
-            "The manifest of the checkpoint has an entry `healed` for the file: from which rank, by which proof, "
-            "with which evidence, and when."
+            "The manifest of the checkpoint has an entry `healed` for the file. It records the donor rank, the "
+            "proof, the evidence and the time."
         ),
         to_do=(
             "Nothing. To check that it is unchanged since:",
@@ -1222,7 +1222,7 @@ class Code(metaclass=Rows):
         headline="The tracker file does not name the newest iteration",
         meaning=(
             "latest_checkpointed_iteration.txt is missing, empty, damaged, behind, or names a missing iteration. "
-            "It is written last and not atomically, so a killed save leaves it so."
+            "It is written last and not atomically, so a killed save leaves it in this state."
         ),
         evidence="It is compared with the iteration_* folders.",
         trainers={
@@ -1711,7 +1711,7 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Data",
-        headline="The data resumes at another place",
+        headline="The data resumes at a different position",
         meaning=(
             "The trainer saves no data position. It computes one from the step, with the batch size of the next "
             "run, so another size skips samples or reads some again. The answer says how many."

@@ -61,7 +61,7 @@ def fp8() -> None:
         10: "A weight would be lost, or a shard or its FP8 data is damaged.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
-        14: "A tensor could not be read, or changed meanwhile.",
+        14: "A tensor could not be read, or changed while it was read.",
     }
 )
 @grouped
@@ -124,9 +124,9 @@ def _holds_probe(source: ByteSource) -> bool:
 @app.command(cls=Command)
 @exits(
     {
-        0: "It follows the baseline, except for spikes that pass as quickly as the baseline's.",
-        10: "It departs from the baseline, or downstream tasks do.",
-        14: "These logs do not show it, or one could not be read.",
+        0: "The run follows the baseline, except for spikes that pass as quickly as the baseline's.",
+        10: "The run departs from the baseline, or downstream tasks do.",
+        14: "The logs are inconclusive, or one could not be read.",
     }
 )
 @grouped

@@ -234,8 +234,8 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="One infinite value freezes a delayed scale",
         meaning=(
-            "While the history contains an infinite value, the scale does not change: for up to as many steps as "
-            "the history is long, silently."
+            "While the history contains an infinite value, the scale silently stays unchanged, for up to as "
+            "many steps as the history has entries."
         ),
         evidence=(
             "From Transformer Engine's kernel of delayed scaling. It is more severe if the trainer's own check for "

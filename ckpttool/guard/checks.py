@@ -86,7 +86,7 @@ class Checks:
         """End forward and backward of a micro-batch."""
         if self._is_inside and (checksum := self._checksum) is not None:
             self._is_inside = False
-            # Even if it was switched off meanwhile, the dispatch mode must not stay on.
+            # Even if it was switched off in the meantime, the dispatch mode must not stay on.
             self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:

@@ -39,7 +39,7 @@ class GuardCode(metaclass=Rows):
         ),
         evidence="The digest was computed from the bytes that were written.",
         to_do=(
-            "Copy the file again from the machine that wrote it, and replay the other ranks meanwhile:",
+            "Copy the file again from the machine that wrote it, and replay the other ranks in the meantime:",
             "    ckpttool guard replay CAPTURE --entry MODULE:FUNCTION --rank 0",
         ),
     )

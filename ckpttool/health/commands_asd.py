@@ -54,7 +54,7 @@ class AsdOptions:
     cooldown: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="MINUTES", help="Minutes in which another event is an echo (5).", rich_help_panel="Policy"
+            min=1, metavar="MINUTES", help="Minutes for which repeat events do not count (5).", rich_help_panel="Policy"
         ),
     ] = None
     strikes_num: Annotated[

@@ -24,7 +24,7 @@ WarmUp = Annotated[
     {
         0: "Thresholds are recommended.",
         10: "The stretch is not normal: more than 1 % of its steps would be alarms.",
-        14: "A log could not be read, or shows too little.",
+        14: "A log could not be read, or contains too little data.",
     }
 )
 @grouped

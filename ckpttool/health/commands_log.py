@@ -13,10 +13,10 @@ app = command_group("log")
 @app.callback()
 @exits(
     {
-        0: "Replayed, or thresholds are recommended.",
+        0: "The replay is complete, or thresholds are recommended.",
         10: "calibrate: the stretch is not normal.",
         12: "replay: --tree is not a checkpoint folder.",
-        14: "A log could not be read, or shows too little.",
+        14: "A log could not be read, or contains too little data.",
     }
 )
 def log() -> None:

@@ -108,7 +108,7 @@ Every = Annotated[
     {
         0: "Replayed.",
         12: "--tree is not a checkpoint folder.",
-        14: "A log could not be read, or shows nothing that could be judged.",
+        14: "A log could not be read, or has no steps to judge.",
     }
 )
 @grouped

@@ -33,7 +33,7 @@ class Comparison:
         """Compare two tensors; None if shapes differ, types differ and are not numeric, or they are scattered.
 
         Raises:
-            OSError: The disk could not be read, or a file was truncated meanwhile.
+            OSError: The disk could not be read, or a file was truncated while it was read.
         """
         if a.shape != b.shape or not (self._is_there(a) and self._is_there(b)):
             return None

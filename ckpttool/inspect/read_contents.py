@@ -40,7 +40,7 @@ def open_shard(
         passed: Called after each piece of the data with its size in bytes.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     observed, opened = opened_shard(task, source)
     report = observed.report
@@ -56,7 +56,7 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
     """Return the observation of a structure check of a shard, and its contents.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     observed = observe_header(task, source)
     report, header = observed.report, observed.header
@@ -121,7 +121,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
         passed: Called after each piece with its number of bytes on both sides.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     observed, opened = opened_shard(task, source)
     entries_by_path: dict[str, list[TensorEntry]] = defaultdict(list)

@@ -119,7 +119,7 @@ class LookOptions:
 
 @exits(
     {
-        0: "The part is written, whatever it found.",
+        0: "The part is written, whether or not it records damage.",
         15: "Refused for safety: it is too large.",
         16: OF_WRITING[16],
     }

@@ -54,10 +54,10 @@ class MachinesOfParts:
         self._views = views
 
     def folder(self, root: str) -> str:
-        """Return the absolute path of the tree's folder on them: their working directory is not ours.
+        """Return the absolute path of the tree's folder on the machines, whose working directories differ from ours.
 
         Raises:
-            UsageError: They have it at several places, or their parts have no absolute path.
+            UsageError: They have it in several places, or their parts have no absolute path.
         """
         if len(self.merge.places) == 1:
             return self.merge.places[0]

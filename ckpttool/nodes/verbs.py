@@ -233,7 +233,7 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """
     from ckpttool.core.write.files import replace as write
 
-    # The current file is our own; a file that appears meanwhile is not.
+    # The current file is our own; a file that appears in the meantime is not.
     write(place, data, overwrite=os.path.lexists(place), backup=False)
     return replace(made, path=place)
 

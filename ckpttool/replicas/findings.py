@@ -14,8 +14,8 @@ class ReplicasCode(metaclass=Rows):
         group="Checkpoints",
         headline="No other rank's shard is proven to be a copy",
         meaning=(
-            "A shard is missing or damaged, and `repair shards` leaves it so: it never guesses. Equal shapes prove "
-            "nothing, because the ranks of a tensor-parallel group have them too."
+            "A shard is missing or damaged, and `repair shards` leaves it as it is: it never guesses. Equal shapes "
+            "prove nothing, because the ranks of a tensor-parallel group have them too."
         ),
         evidence=(
             "No record of the trainer says which slices the ranks have (metadata.json beside the shards), and no "

@@ -73,7 +73,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
         NothingToResumeError: The tree has no checkpoint.
         UnknownLayoutError: Saves of its layout are never changed.
         LockedError: Another ckpttool is changing this tree.
-        IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
+        IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
         NotDurableError: The heal is done, but the disk did not confirm it.
     """

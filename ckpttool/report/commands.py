@@ -49,7 +49,7 @@ class PageOptions:
     {
         0: "Written; a checkpoint was chosen, even if newer ones were skipped.",
         10: "Written; a newer one was skipped (with --strict), or more is lost than --max-lost-… allows.",
-        11: "Written; nothing can be resumed from.",
+        11: "Written; there is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
     }

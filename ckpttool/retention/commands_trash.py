@@ -67,7 +67,7 @@ Apply = Annotated[
 @app.callback()
 @exits(
     {
-        0: "Listed; or carried out (with --apply), or planned.",
+        0: "The trash is listed, or the change is planned (with --apply: made).",
         10: "Restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
         14: "Refused: a save is in progress, or something could not be read.",
@@ -93,7 +93,7 @@ def trash() -> None:
 def show_list(
     *, tree: TreeQuestion, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """List the trash: name, step, bytes, since when; with --older-than also until when.
+    """List the trash: name, step, size and time of deletion; with --older-than also the expiry.
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """

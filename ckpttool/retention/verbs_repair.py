@@ -42,7 +42,7 @@ def repair_meta(
     Raises:
         UsageError: The name or prefix does not exist.
         LockedError: Another ckpttool is changing this tree.
-        IncompleteError: The tree changed meanwhile.
+        IncompleteError: The tree changed in the meantime.
         WriteFailedError: A record could not be written: it is unchanged, and the records before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """

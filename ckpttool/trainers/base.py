@@ -222,7 +222,7 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return such records as they are after a save, by path, without those that cannot name it."""
+        """Return the contents of the trainer's pointers after a save, by path, except those that cannot name it."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:

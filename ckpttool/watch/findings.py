@@ -22,10 +22,7 @@ class WatchCode(metaclass=Rows):
             "a save here, at least ten minutes."
         ),
         to_do=(
-            (
-                "Check the named ranks: the log of the one that hangs ends first. The newest intact checkpoint "
-                "meanwhile:"
-            ),
+            "Check the named ranks: the log of the one that hangs ends first. For now, the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )

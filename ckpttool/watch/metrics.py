@@ -106,7 +106,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     # After a training goes back, new good saves have lower steps.
     written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
     when = None if written is None else written / 1e9
-    yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)
+    yield gauge("newest_good_step", "Step of the newest checkpoint that was verified as good.", step)
     yield gauge(
         "newest_good_timestamp_seconds", "When the last good checkpoint was written, by the clock of the disk.", when
     )

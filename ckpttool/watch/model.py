@@ -150,21 +150,21 @@ class KnownSave:
     """Whether it was ever good, whatever happened later."""
     told_incomplete: bool = False
     read_again: bool = False
-    """Whether it was read once more since it was found good."""
+    """Whether it was read once more since it was verified as good."""
     good_as: str = ""
-    """Its fingerprint when it was last found good."""
+    """Its fingerprint when it was last verified as good."""
     seal_tried: bool = False
     """Whether it was read to be sealed as it is now."""
     newest_ns: int | None = None
     """Time at which the last of its files was written, by the disk's clock; None: unknown."""
     good_ns: int | None = None
-    """The same when it was last found good."""
+    """The same when it was last verified as good."""
     rewritten: bool = False
     """Whether each of its files was written again since it was good: a training that went back saves it once more."""
     files: int = 0
     """As in `SeenSave`."""
     good_files: int = 0
-    """The same when it was last found good."""
+    """The same when it was last verified as good."""
     beside: str = ""
     """As in `SeenSave`."""
 
@@ -247,7 +247,7 @@ class Judge:
     rewritten: bool = False
     """As in `KnownSave`: its records belong to another save of its name."""
     grown: bool = False
-    """Whether files were added to those found good: its records were made too early."""
+    """Whether files were added to those verified as good: its records were made too early."""
     beside: str = ""
     """As in `SeenSave`."""
     early: bool = False

@@ -54,7 +54,7 @@ class Read:
 
     request: Judge
     judgement: Judgement | None = None
-    """None if it does not apply to the files: they changed meanwhile, or the watch ended."""
+    """None if it does not apply to the files: they changed while they were read, or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
     """Notes for people."""
@@ -150,7 +150,7 @@ class Reading:
         return on_hosts(findings, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
-        """Prepare to read with one worker; no other save is read meanwhile, except for a seal."""
+        """Prepare to read with one worker; no other save is read at the same time, except for a seal."""
         rate = self._question.max_rate
         if hashes:
             question = replace(TO_SEAL, level=level, jobs=1)
@@ -223,7 +223,7 @@ class Reading:
 
 
 def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
-    """Return the paths of the files written since a save was found good."""
+    """Return the paths of the files written since a save was verified as good."""
     if good_ns is None:
         return frozenset()
     stamps = {report.path: report.stamp for report in verdict.reports if report.stamp is not None}

@@ -339,7 +339,7 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
 
 
 def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Add the result of reading a save; it does not cover files that changed meanwhile.
+    """Add the result of reading a save; it does not cover files that changed while they were read.
 
     Returns:
         The new state, and the events to report.

@@ -194,7 +194,7 @@ class _Companions:
             inner = waiting.pop()
             try:
                 entries = sorted(storage.entries(inner))[:budget]
-            except OSError:  # it is deleted meanwhile
+            except OSError:  # it was deleted after it was listed
                 continue
             budget -= len(entries)
             for name, kind in entries:

@@ -119,7 +119,7 @@ def test_11_where_nothing_can_be_resumed_from(here: Path) -> None:
     assert ask("resolve").code == ExitCode.NOTHING_TO_RESUME
     assert ask("resolve", "--format", "json").json["resume"] is None
     said = ask("scale-skip", "output", "--new-gbs", "8")
-    assert_error(said, ExitCode.NOTHING_TO_RESUME, "nothing in output/checkpoint can be resumed from")
+    assert_error(said, ExitCode.NOTHING_TO_RESUME, "there is no checkpoint in output/checkpoint to resume from")
 
 
 def test_12_for_a_folder_without_checkpoints(here: Path) -> None:

@@ -92,7 +92,7 @@ class JobOptions:
     {
         0: "The config is written.",
         10: "A start would not do what it should; nothing is written.",
-        11: "Nothing can be resumed from.",
+        11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
     }

@@ -165,7 +165,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and wr
 
 OF_A_TREE = {
     12: "There is no checkpoint folder that ckpttool knows.",
-    14: "Something could not be read, or changed meanwhile.",
+    14: "Something could not be read, or changed while it was read.",
     15: "Refused for safety: a link, a pipe, a pickle that would run code.",
 }
 """Exit codes of every command that reads a tree."""

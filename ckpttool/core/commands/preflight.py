@@ -34,7 +34,7 @@ Strict = Annotated[
 ]
 
 
-@exits({0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **OF_A_TREE})
+@exits({0: "Go.", 10: "No-go.", 11: "No-go: there is no checkpoint to resume from.", **OF_A_TREE})
 @grouped
 def preflight(
     *,

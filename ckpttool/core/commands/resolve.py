@@ -95,7 +95,7 @@ OWN = "own"
     {
         0: "One was chosen, even if newer ones were skipped.",
         10: "A newer one was skipped (with --strict), or more is lost than --max-lost-… allows.",
-        11: "Nothing can be resumed from.",
+        11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
     }
 )
@@ -150,7 +150,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
     code = answer.exit_code
     if isinstance(answer.decision, NoResumePoint):
-        output.error(f"nothing in {answer.decision.root} can be resumed from: run without --print to see why")
+        output.error(f"there is no checkpoint in {answer.decision.root} to resume from: run without --print to see why")
         return code
     document_members = dict(members(document(answer)))
     output.result("\n".join([_value(document_members, name) for name in names]))

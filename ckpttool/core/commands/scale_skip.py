@@ -45,7 +45,7 @@ Place = Annotated[
 ]
 
 
-@exits({0: "Computed.", 11: "Nothing in DIR can be resumed from.", **OF_A_TREE})
+@exits({0: "Computed.", 11: "There is no checkpoint in DIR to resume from.", **OF_A_TREE})
 @grouped
 def scale_skip(
     *,

@@ -223,7 +223,7 @@ class EngineOptions:
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Address of the cluster. Default: RAY_ADDRESS. None is started.",
+            help="Address of a running Ray cluster. Default: RAY_ADDRESS.",
             rich_help_panel="Evidence",
         ),
     ] = None

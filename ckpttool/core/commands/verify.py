@@ -53,7 +53,7 @@ class CheckOptions:
         str | None,
         typer.Option(
             metavar="N/T|10%|50G",
-            help="Read the n-th of t parts, or about this amount, another part every day.",
+            help="Read part N of T, or about this amount, a different part each day.",
             rich_help_panel="Evidence",
         ),
     ] = None

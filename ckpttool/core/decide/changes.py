@@ -1,7 +1,7 @@
 """Preconditions for changing a tree, and the checkpoint that its records must name afterwards.
 
-No process may write to the tree meanwhile. The trainer's pointers must name the newest intact checkpoint, never a
-deleted one.
+No other process may write to the tree during this time. The trainer's pointers must name the newest intact checkpoint,
+never a deleted one.
 """
 
 from __future__ import annotations

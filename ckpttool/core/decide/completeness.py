@@ -257,7 +257,7 @@ def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    """Shards that are shorter than their likes, by the sizes of the listing."""
+    """Shards that are shorter than comparable shards, according to the sizes in the listing."""
     return cut_short(
         checkpoint.shards, {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
     )

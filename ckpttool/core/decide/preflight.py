@@ -101,7 +101,7 @@ def _chosen_or_not(decision: ResumePlan | NoResumePoint, view: View, *, strict: 
 
 
 def not_editable(message: str, path: str) -> Finding:
-    """Report that no launch config can be made of the base config."""
+    """Report that no launch config can be made from the base config."""
     return suspect(
         Code.CONFIG_DISAGREES,
         f"`ckpttool launch` cannot make a launch config from it: {message}",

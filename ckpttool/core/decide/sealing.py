@@ -184,7 +184,7 @@ _TRUSTED = {
 
 
 def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
-    """Report which shards of a checkpoint were rebuilt, from which source, by which proof, and when."""
+    """Report the rebuilt shards of a checkpoint, each with its source, its proof and the time."""
     ranks = {shard.path: shard.rank for shard in checkpoint.shards}
     for seal in seals:
         rank, healed = ranks.get(seal.path), seal.healed

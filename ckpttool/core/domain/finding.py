@@ -68,7 +68,7 @@ def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
 
 
 def unknown(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return a finding for an unknown state: something could not be checked, or it changed meanwhile."""
+    """Return a finding for an unknown state: something could not be checked, or it changed while it was checked."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 
@@ -160,7 +160,7 @@ def is_of_absent(finding: Finding) -> bool:
 
 
 def withheld(findings: Iterable[Finding]) -> bool:
-    """Return whether a file was unreadable, or written meanwhile, so that its contents are unknown."""
+    """Return whether a file was unreadable, or written while it was read, so that its contents are unknown."""
     return any(finding.code in NOT_SEEN and finding.severity is Severity.UNKNOWN for finding in findings)
 
 

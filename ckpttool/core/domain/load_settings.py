@@ -65,7 +65,7 @@ class TrainerSetting:
     is_default: bool = False
     """Whether it is the trainer's default: then it is set only if the config has another value."""
     is_alternative: bool = False
-    """Whether it is equivalent to the previous setting at another place: one of them is enough."""
+    """Whether it is equivalent to the previous setting in another place: one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

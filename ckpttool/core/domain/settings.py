@@ -74,7 +74,7 @@ class RunConfig:
     path: str
     """As the user gave it."""
     text: str
-    """The complete file: a launch config is made from it, and the file may change meanwhile."""
+    """The complete file: a launch config is made from it, and the file may change in the meantime."""
     settings: Settings
     world_size: int | None
     """Ranks that it starts."""

@@ -61,7 +61,8 @@ def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     """Return the earlier finding about a file; None if it was written since.
 
-    Of one that only was renamed, linked or given other rights it is unknown: a copy into it may have set its time back.
+    If the file was only renamed, linked or given other permissions, the result is unknown: a copy over it may have
+    restored its time.
     """
     if damaged.stamp != stamp:
         return None

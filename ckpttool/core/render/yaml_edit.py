@@ -36,7 +36,7 @@ class Value:
     """`scalar`, `alias`, `mapping` or `list`."""
     start: int
     end: int
-    """Characters in the text, end exclusive. Of a list or mapping in block style the end says nothing."""
+    """Characters in the text, end exclusive. The end of a list or mapping in block style is not reliable."""
     anchor: str | None
     mapping: Mapping | None = None
 

@@ -43,19 +43,19 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
 ) -> Launch | Refused:
     """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
 
-    Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
-    written last, in one piece, when all else is known to be right.
+    Only the settings for the resume change; the comments, order and quoting of the base config are preserved. The
+    new file is written last and atomically, after all checks have passed.
 
     Args:
-        question: Which tree. Its config is `order.base`, whatever it says.
-        choice: Which checkpoints may be chosen.
+        question: The tree. The config is always `order.base`, not the one in the question.
+        choice: The checkpoints that may be chosen.
         data: The changes to the data.
         order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
 
     Returns:
-        The launch; or the preflight that stops it, with every reason: then nothing is written.
+        The launch; or the preflight that stops it, with every reason. In that case nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -99,8 +99,8 @@ def fragment(
     """Show the settings that make a trainer resume from the answer of `resolve`, if its configs are not edited.
 
     Args:
-        question: Which tree.
-        choice: Which checkpoints may be chosen.
+        question: The tree.
+        choice: The checkpoints that may be chosen.
         data: The changes to the data.
         strict: Whether a newer checkpoint that was rejected is an exit of its own.
         node: As in `resolve`.

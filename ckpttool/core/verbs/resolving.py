@@ -127,15 +127,15 @@ def resolve(
     Before it is returned, the chosen checkpoint's files are compared again with the files as they were read.
 
     Args:
-        question: Which tree.
-        choice: Which checkpoints may be chosen.
+        question: The tree.
+        choice: The checkpoints that may be chosen.
         data: The changes to the data.
         node: The disk and the launchers; None: those of this machine.
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
         UsageError: An option is invalid, or the config is another trainer's.
-        IncompleteError: The tree cannot be read, or changed meanwhile.
+        IncompleteError: The tree cannot be read, or changed while it was read.
     """
     question = tree_question(question)
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):

@@ -177,7 +177,7 @@ class Tree(Listing):
         """Return a path in this tree as an absolute path, on the machines that have the tree.
 
         Raises:
-            UsageError: They have it at several places, or do not say where.
+            UsageError: They have it in several places, or do not say where.
         """
         root = self.inventory.root
         return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))

@@ -101,5 +101,5 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[Tree, Resume
         raise UsageError(f"give --steps or DIR: there is no {DEFAULT_DIR} here (the rule is {rule})") from None
     if isinstance(answer.decision, NoResumePoint):
         root = answer.decision.root
-        raise NothingToResumeError(f"nothing in {root} can be resumed from; ckpttool resolve shows why")
+        raise NothingToResumeError(f"there is no checkpoint in {root} to resume from; ckpttool resolve shows why")
     return answer.tree, answer.decision

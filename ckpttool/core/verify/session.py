@@ -271,7 +271,7 @@ class Session:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
     def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
-        """Read another checkpoint's shards at some places; None: all in scope."""
+        """Read another checkpoint's shards in some places; None: all in scope."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = {} if self._scope.hashes else self._seals(checkpoint)[0]

@@ -33,7 +33,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
     Args:
         path: The file. Its folder must exist; a symbolic link is refused, because its target may be anywhere.
         data: The complete content.
-        overwrite: Whether an existing file may be replaced. Without it, even a file that appears meanwhile stays.
+        overwrite: Whether an existing file may be replaced. Without it, even a file that appears in the meantime stays.
         backup: Whether to keep the replaced file as `<path>.bak`.
         mode: Mode of a new file, before the umask; an existing file keeps its mode.
 

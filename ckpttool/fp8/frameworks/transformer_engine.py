@@ -92,7 +92,7 @@ def _format(operand: Operand, setting: Setting) -> str:
 
 
 def no_debug(trial: Trial, setting: Setting) -> str | None:
-    """Return why debug features do not support it, if they do not."""
+    """Return the reason why debug features do not support the setting; None if they do."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
         return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"

@@ -15,7 +15,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
-"""Recipes that are shown if the user names none; the first one decides."""
+"""Recipes that are shown if the user names none; the first determines the result."""
 
 
 class Risk(str, Enum):
@@ -76,7 +76,7 @@ class ProbeQuestion:
         tuple[Fp8Format, ...],
         Option(
             "--format-of",
-            "Formats to cast weights to: e4m3, e5m2. The first decides.",
+            "Formats to cast weights to: e4m3, e5m2. The first determines the result.",
             "FP8",
             metavar="weight=F,…",
             parse=formats,
@@ -84,7 +84,7 @@ class ProbeQuestion:
             default="weight=e4m3",
         ),
     ] = (Fp8Format.E4M3,)
-    """Formats of weights; the first one decides."""
+    """Formats of weights; the first determines the result."""
     exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
     """Whether every element is cast, or only those of a sample."""
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False

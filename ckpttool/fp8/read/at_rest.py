@@ -79,7 +79,7 @@ class ScalesAtRest:
         """Return the scale of a tensor, and its values in F64; None if the tensor has no scale.
 
         Raises:
-            OSError: The disk did not answer, or a file was cut meanwhile.
+            OSError: The disk did not answer, or a file was truncated while it was read.
         """
         for scale in (f"{name}{suffix}" for suffix in SCALE_WORDS):
             if scale in self._entries:
@@ -128,7 +128,7 @@ def at_rest(
         scale.
 
     Raises:
-        OSError: The disk did not answer, or a file was cut meanwhile.
+        OSError: The disk did not answer, or a file was truncated while it was read.
     """
     np: Any = numpy()
     matrix, scale = matrix_of(entry.name, entry.shape), scales.of(entry.name)
@@ -206,7 +206,7 @@ def _largest_codes(
         passed: Called after each piece with its size in bytes.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     np: Any = numpy()
     matrix, layout = matrix_of(entry.name, entry.shape), FLOATS[entry.dtype]

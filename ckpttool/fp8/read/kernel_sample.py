@@ -121,7 +121,7 @@ def take(
         passed: Called after each piece with its size in bytes.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     np: Any = numpy()
     matrix = matrix_of(entry.name, entry.shape)
@@ -168,7 +168,7 @@ def every_tile(
     """Yield every tile of a tensor as (place, magnitudes as in `Sample`), some MiB in memory at a time.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     matrix = matrix_of(entry.name, entry.shape)
     down, across = matrix.tiles

@@ -78,7 +78,7 @@ def gains(
     """Return the amplification of a pair's hidden units; None if all are zero or not finite.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     np: Any = numpy()
     columns = matrix_of(gated.name, gated.gate.entry.shape).columns

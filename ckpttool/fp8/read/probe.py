@@ -82,7 +82,7 @@ def probe_shard(  # noqa: PLR0913  the options of a probe, by keyword
         passed: Called after each piece of the data with its size in bytes.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     observed, opened = opened_shard(task, source)
     report = observed.report
@@ -138,7 +138,7 @@ def largest_in_shard(
     """Report only the largest magnitude of each tensor of a shard.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     observed, opened = opened_shard(task, source)
     buffer = memoryview(bytearray(BLOCK_BYTES))
@@ -188,7 +188,7 @@ class _Prober:
         """Return the statistics of one tensor, and its non-finite elements.
 
         Raises:
-            OSError: The disk did not answer, or the file was cut meanwhile.
+            OSError: The disk did not answer, or the file was truncated while it was read.
         """
         np: Any = numpy()
         question, sample = self._question, take(self._source, entry, buffer=self._buffer, passed=self._passed)

@@ -50,7 +50,7 @@ def read_runs(question: CurvesQuestion) -> RunsRead:
 
 
 def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
-    """Compare the loss of a candidate with its baseline: whether and since when they differ by more than noise.
+    """Compare the loss of a candidate with its baseline: whether, and from which step, they differ by more than noise.
 
     Raises:
         UsageError: A log or a file of scores does not exist or is of an unknown kind, or samples are not counted.

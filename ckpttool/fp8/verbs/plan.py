@@ -1,4 +1,4 @@
-"""Plan the most informative FP8 experiments, from a checkpoint that was found good, and write them."""
+"""Plan the most informative FP8 experiments, from a checkpoint that was verified as good, and write them."""
 
 from __future__ import annotations
 

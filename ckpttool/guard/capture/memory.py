@@ -153,7 +153,7 @@ class StepMemory:
             self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that was already read
 
     def forget(self) -> None:
-        """Discard a step. If a batch was changed in place meanwhile, keep copies from now on."""
+        """Discard a step. If a batch was changed in place since, keep copies from now on."""
         self._clones = self._clones or any(micro.was_moved for micro in self.micro_batches)
         self.micro_batches.clear()
 

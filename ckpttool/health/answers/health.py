@@ -175,7 +175,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
         )
     caption = (
         "Read from the shards. FIRST MOMENT is the sum of squares of the embedding's adam_m, a stand-in for NORM: a "
-        "smoothed gradient, smaller and later, so the threshold does not apply to it."
+        "smoothed gradient, which is smaller and lags behind, so the threshold does not apply to it."
     )
     return [line(caption), table]
 

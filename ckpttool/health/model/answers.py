@@ -33,7 +33,7 @@ class WeightNumbers:
     """L2 norm of the embedding's weights on the rank with the largest; None without such a tensor."""
     embedding_moment: float | None
     """Sum of squares of their first Adam moment on the rank where it is largest. A stand-in for the embedding local
-    norm: the moment is a smoothed gradient, so it is smaller and later."""
+    norm: the moment is a smoothed gradient, so it is smaller and lags behind."""
     read_all: bool
     """Whether every shard could be read to its end."""
 

@@ -186,7 +186,7 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
     """
     try:
         with storage.open(path):
-            return []  # it was mounted meanwhile
+            return []  # it was mounted in the meantime
     except OSError as error:
         return [unreadable(path, error, rank)]
 

@@ -84,7 +84,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Disable garbage collection meanwhile: it would take longer than making a million small values."""
+    """Disable garbage collection during this time: it would take longer than making a million small values."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -259,7 +259,7 @@ class PickleReader:
                 raise self._unexpected("a line without an end")
             self._at = len(self._data)
             self._fill()
-            if not self._data:  # cut meanwhile
+            if not self._data:  # truncated in the meantime
                 raise self._unexpected("no further byte")
         self._at = end + 1
 

@@ -40,7 +40,7 @@ def document(answer: Launch | Fragment | Preflight) -> Document:
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show the written config, or the reasons; if nothing can be resumed from, those of each checkpoint."""
+    """Show the written config, or the reasons; if there is no checkpoint to resume from, those of each checkpoint."""
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):

@@ -35,7 +35,7 @@ def setting_document(setting: TrainerSetting) -> dict[str, Document]:
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
     """Format settings as the kind of place and a text to copy, in order of importance.
 
-    If a setting repeats the previous one at another place, its kind begins with `or`.
+    If a setting repeats the previous one in another place, its kind begins with `or`.
     """
     texts: dict[tuple[bool, PlaceKind], list[TrainerSetting]] = {}
     for setting in settings:

@@ -48,7 +48,7 @@ def read_content(observed: Observation, source: ByteSource, passed: Callable[[in
     found by reading it, and by nothing else.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     wants, part = _wants(observed), observed.task.part
     return digest_pass(source, entries=_entries(observed), wants=wants, span=part, passed=passed)

@@ -20,7 +20,7 @@ _GIB = 1 << 30
 class ThreadEngine:
     """As many workers as cores, one file each, biggest first; a file is shared only if none is left to begin.
 
-    Two threads that read one file at two places cost a disk more than they win, so a worker stays with its file until
+    Two threads that read one file in two places cost a disk more than they win, so a worker stays with its file until
     nothing else is left to begin. A read that hangs (a dead network disk) does not hang the run: its file is reported
     as unreadable after `timeout` and its thread is left behind, since nothing can interrupt it.
     """

@@ -40,7 +40,7 @@ def pieces(
     """Yield a tensor's bytes in pieces of this many elements, the last one shorter; each is valid until the next.
 
     Raises:
-        OSError: The disk did not answer, or the file was cut meanwhile.
+        OSError: The disk did not answer, or the file was truncated while it was read.
     """
     width = elements * entry.dtype.bits // 8
     buffered = bytearray()
@@ -109,7 +109,7 @@ class Measure:
         """Return the statistics of one tensor; None if its elements are not numbers, or are scattered.
 
         Raises:
-            OSError: The disk did not answer, or the file was cut meanwhile.
+            OSError: The disk did not answer, or the file was truncated while it was read.
         """
         np: Any = numpy()
         if entry.dtype not in NUMBERS or not (entry.spans or 0 in entry.shape):
