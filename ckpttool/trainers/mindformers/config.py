@@ -50,9 +50,10 @@ _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
 }  # fmt: skip
 _OWN_SECTIONS = {
     **KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode",
-    "training": "local_batch_size global_batch_size",
 }  # fmt: skip
 """Ambiguous sections: a section with one of these settings in it is MindFormers' own."""
+_PYNATIVE_SECTION = {"training": "local_batch_size global_batch_size"}
+"""The same for the PyNative trainer, whose configs are recognized by more than that."""
 
 
 class TrainConfigs:
@@ -64,7 +65,8 @@ class TrainConfigs:
         def has(values: Iterable[str]) -> Iterator[bool]:
             return (value.encode() in content for value in values)
 
-        sections = (name for name, keys in _OWN_SECTIONS.items() if all(has((name,))) and any(has(keys.split())))
+        named = {**_OWN_SECTIONS, **_PYNATIVE_SECTION}
+        sections = (name for name, keys in named.items() if all(has((name,))) and any(has(keys.split())))
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | PyNativeConfig | None:

@@ -8,6 +8,7 @@ from ckpttool.core.decide.lint_engine import View
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.formats.safe_yaml import settings_of
+from ckpttool.trainers.mindformers.pynative.keys import KEYS, OF_OLDER
 from ckpttool.trainers.mindformers.pynative.ramp_up import RampUp
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 _MEGATRON_DATA = "BlendedMegatronDatasetDataLoader"
 
 _SIGNS = {
-    "training": {"steps", "local_batch_size", "global_batch_size"},
+    "training": {"local_batch_size", "global_batch_size"},
     "parallelism": {"data_parallel_shard", "hsdp_shard_size", "tensor_parallel", "pipeline_parallel"},
-    "checkpoint": {"save_interleaved_steps", "no_load_optim", "no_save_optim", "load_balanced", "save_path"},
+    "checkpoint": {"save_interleaved_steps", "no_load_optim", "no_save_optim", "load_balanced"},
     "train_dataset": {"dataloader"},
     "model": {"architectures"},
 }
-"""Settings of a section that the PyNative trainer reads; several trainers have the first two sections."""
+"""Settings of a section that only the PyNative trainer has; many programs have `steps` and a `save_path`."""
+
+_STRICT = ("training", "parallelism", "checkpoint")
+"""Sections in which any other key stops the trainer."""
 
 
 def is_pynative(data: dict[str, object]) -> bool:
@@ -32,14 +36,19 @@ def is_pynative(data: dict[str, object]) -> bool:
     Source:
         The configs of the wheels 1.9.0 to 2.1.0: those of the static trainer have a `runner_config`, those of this one
         `training`, `parallelism` or `lr_scheduler` at the top, and none has keys of both. Another trainer's YAML may
-        have a `training` section: two sections must have this trainer's own settings.
+        have a `training` section: two sections must have this trainer's own settings, and few others.
     """
     if "runner_config" in data and not isinstance(data.get("training"), dict):
         return False
     if not any(isinstance(data.get(name), dict) for name in ("training", "parallelism", "lr_scheduler")):
         return False
-    sections = ((data.get(name), names) for name, names in _SIGNS.items())
-    return sum(isinstance(section, dict) and bool(names & section.keys()) for section, names in sections) > 1
+    sections = {name: section for name in _SIGNS if isinstance(section := data.get(name), dict)}
+    if sum(not _SIGNS[name].isdisjoint(section) for name, section in sections.items()) < 2:  # noqa: PLR2004  one may be a coincidence
+        return False
+    is_known = [
+        key in KEYS[name] or key in OF_OLDER.get(name, ()) for name in _STRICT for key in sections.get(name, {})
+    ]
+    return 3 * sum(is_known) >= 2 * len(is_known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

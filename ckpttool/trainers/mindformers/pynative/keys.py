@@ -23,6 +23,7 @@ _TABLE = {
     "moe_token_dispatcher_type:str expert_parallel_async_d2h:bool expert_parallel_use_safe_tokens:bool",
     "train_dataset": "dataloader:any drop_remainder:bool num_parallel_workers:int prefetch_size:int numa_enable:bool "
     "use_distribute_dataset:bool balance_enabled:bool",
+    "context": "mode:int max_device_memory:str device_target:str",
     "monitor": "health_checkpoint:any train_state:any tensorboard:any moe_monitor:any",
 }
 """Sections in which any other key stops the start with a ValueError; `?`: the value may be empty."""

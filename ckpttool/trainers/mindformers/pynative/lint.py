@@ -30,6 +30,20 @@ _WORDS = {"bool": "True or False", "int": "a whole number", "float": "a number",
 # Settings that stop every start --------------------------------------------------------------------------------------
 
 
+def _sections(view: View) -> Iterator[Problem]:
+    for section in (*KEYS, *OPEN_KEYS):
+        entry = view.setting(section)
+        if entry is not None and entry.value is not Nested.MAPPING:
+            value = "nothing" if entry.value is None else _shown(entry)
+            yield suspect(
+                section,
+                f"`{section}:` must have settings, but the config has {value}: {_STOPS} a TypeError",
+                "write its settings below it, or remove it",
+                expected="settings",
+                actual=value,
+            )
+
+
 def _types(view: View) -> Iterator[Problem]:
     for section, types in (*KEYS.items(), *OPEN_KEYS.items()):
         for entry in view.inside(section) if view.is_section(section) else ():
@@ -100,6 +114,12 @@ def _sizes(view: View) -> Iterator[Problem]:
             yield suspect(
                 place, f"`{place}: {view.get(place)}` must be at least 1: {effect}", "write a positive number"
             )
+    for key in ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_shard"):
+        place = f"parallelism.{key}"
+        size = view.count(place)
+        if size == 0 or (size < 0 and key != "data_parallel_shard"):
+            error = "ValueError" if size else "ZeroDivisionError"
+            yield suspect(place, f"`{place}: {size}`: {_STOPS} a {error}", "write a positive number")
     batch, local = view.count("training.global_batch_size"), view.count("training.local_batch_size")
     if batch > 0 and local > 0 and batch % local:
         yield suspect(
@@ -139,6 +159,9 @@ def _run_mode(view: View) -> Iterator[Problem]:
 
 
 def _save_path(view: View) -> Iterator[Problem]:
+    section = view.setting("checkpoint")
+    if section is not None and section.value is not Nested.MAPPING:
+        return
     if view.get(_SAVES) is not False and not view.get("checkpoint.save_path"):
         yield suspect(
             view.at("checkpoint.save_path", "checkpoint"),
@@ -211,9 +234,9 @@ def _unread(view: View) -> Iterator[Problem]:
 def _saves_nothing(view: View) -> Iterator[Problem]:
     if view.get(_SAVES) is False:
         yield suspect(_SAVES, "`enable_save: False`: nothing is saved", "write `enable_save: True`")
-    elif view.count("checkpoint.save_max", 5) == 0:
+    elif (kept := view.count("checkpoint.save_max", 5)) < 1:
         effect = "each save is removed at once, and the tracker names a missing folder"
-        yield suspect("checkpoint.save_max", f"`save_max: 0`: {effect}", "write 2 or more")
+        yield suspect("checkpoint.save_max", f"`save_max: {kept}`: {effect}", "write 2 or more")
 
 
 def _keeps_one(view: View) -> Iterator[Problem]:
@@ -291,6 +314,7 @@ def _nan(view: View) -> Iterator[Problem]:
 
 STOPS: tuple[Rule[View], ...] = (
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=number_as_text),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_sections),
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_types),
     Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys),
     Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_sizes),

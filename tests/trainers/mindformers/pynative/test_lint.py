@@ -8,6 +8,7 @@ import pytest
 
 from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.formats.config_text import ConfigFile
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.config import TrainConfigs
 from ckpttool.trainers.mindformers.findings import MindFormersCode
@@ -36,7 +37,13 @@ BREAKS: list[tuple[Row, Severity, dict[str, object], str]] = [
     (WRONG_TYPE, SUSPECT, {"save_interleaved_steps": 0}, "save_interleaved_steps"),
     (WRONG_TYPE, NOTE, {"save_interleaved_steps": -10}, "save_interleaved_steps"),
     (MindFormersCode.UNKNOWN_KEY, SUSPECT, {"prefix": "tiny\n  resume_training: True"}, "resume_training"),
+    (WRONG_TYPE, SUSPECT, {"tensor_parallel": 0}, "tensor_parallel"),
+    (WRONG_TYPE, SUSPECT, {"context_parallel": -1}, "context_parallel"),
+    (WRONG_TYPE, SUSPECT, {"data_parallel_shard": 0}, "data_parallel_shard"),
+    (WRONG_TYPE, SUSPECT, {"hidden": "8\nmonitor:"}, "monitor"),
+    (WRONG_TYPE, SUSPECT, {"hidden": "8\nmonitor: [1]"}, "monitor"),
     (MindFormersCode.UNKNOWN_KEY, SUSPECT, {"seed": "42\n  epochs: 2"}, "epochs"),
+    (MindFormersCode.UNKNOWN_KEY, SUSPECT, {"device_target": "CPU\n  device_id: 0"}, "device_id"),
     (MindFormersCode.UNKNOWN_KEY, SUSPECT, {"tensor_parallel": "1\n  hsdp_shard_size: 1"}, "hsdp_shard_size"),
     (Code.NOT_A_TRAINING, SUSPECT, {"hidden": "8\nrun_mode: finetune"}, "run_mode"),
     (Code.NOT_A_TRAINING, SUSPECT, {"hidden": "8\nrun_mode: predict"}, "run_mode"),
@@ -50,6 +57,7 @@ BREAKS: list[tuple[Row, Severity, dict[str, object], str]] = [
     (IGNORED, NOTE, {"hidden": "8\nmonitor: {health_checkpoint: {global_norm_skip_time: 3}}"}, "monitor"),
     (TrainersCode.SAVES_NOTHING, SUSPECT, {"enable_save": False}, "enable_save"),
     (TrainersCode.SAVES_NOTHING, SUSPECT, {"save_max": 0}, "save_max"),
+    (TrainersCode.SAVES_NOTHING, SUSPECT, {"save_max": -5}, "save_max"),
     (Code.KEEPS_ONE_CHECKPOINT, NOTE, {"save_max": 1}, "save_max"),
     (Code.KEEPS_ONE_CHECKPOINT, SUSPECT, {"save_max": 1, "async_save": True}, "save_max"),
     (MindFormersCode.ASYNC_SAVE_LAGS, NOTE, {"async_save": True}, "async_save"),
@@ -127,3 +135,27 @@ def test_a_number_as_text_is_written_right_by_fix(tmp_path: Path) -> None:
 def test_a_static_config_is_not_read_as_one_of_this_trainer() -> None:
     assert cli("lint", "fixtures/configs/pretrain_sink2.yaml").exit_code == ExitCode.OK
     assert "runner_config" not in BASE
+
+
+def test_a_section_without_settings_is_the_only_problem_of_its_settings() -> None:
+    section, rest = BASE.partition("training:")[::2]
+    assert "save_path" in section
+    (found,) = [finding for finding in findings(f"training:{rest}checkpoint:\n") if finding.code is WRONG_TYPE]
+    assert "`checkpoint:` must have settings" in found.message
+
+
+OF_OTHERS = {
+    "torchtitan": "training: {local_batch_size: 8, global_batch_size: 64, steps: 9, seq_len: 2048}\n"
+    "parallelism: {data_parallel_shard_degree: -1}\ncheckpoint: {enable: true, folder: c, interval: 5}\n"
+    "lr_scheduler: {warmup_steps: 2}\n",
+    "common words": "training: {steps: 9, lr: 0.1}\ncheckpoint: {save_path: out}\nmodel: {name: x}\n",
+    "a name of a model": "training: {steps: 9, batch: 3}\nmodel: {architectures: [LlamaForCausalLM]}\n",
+    "mostly other keys": "training: {global_batch_size: 9, epochs: 3}\n"
+    "parallelism: {tensor_parallel: 2, pipeline_parallel: 2, zero: 1}\n",
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_the_yaml_of_another_program_is_not_taken_for_a_config(name: str) -> None:
+    content = OF_OTHERS[name].encode()
+    assert TrainConfigs().read(ConfigFile(path="base.yaml", content=content)) is None
