@@ -353,11 +353,12 @@ def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[st
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
         return question.prefix, ()
+    names = [prefix or _NO_PREFIX for prefix in prefixes]
     mixed_note = note(
         Code.RUN_MIXED,
-        f"checkpoints of several trainings share this folder ({', '.join(prefixes)}); the config saves as {named}, "
-        "so that one is used",
-        remedy=f"choose another with --prefix {next(prefix for prefix in prefixes if prefix != named)}",
+        f"checkpoints of several trainings share this folder ({', '.join(names)}); the config saves as "
+        f"{named or _NO_PREFIX}, so that one is used",
+        remedy=f"choose another with --prefix {next(prefix or _NO_PREFIX for prefix in prefixes if prefix != named)}",
     )
     return named, (mixed_note,)
 

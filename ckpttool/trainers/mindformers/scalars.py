@@ -47,7 +47,7 @@ RULES = ScalarRules(
 """The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
-"""Planned number of steps, which the PyNative trainer writes as `step_num`."""
+"""Planned number of steps, which the PyNative trainer writes as `step_num`; 0: it wrote none."""
 
 FACTS = ShardFacts(scalars=RULES.requested)
 

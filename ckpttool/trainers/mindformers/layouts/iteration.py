@@ -426,7 +426,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
         step_num=get_optional_int(record, "step_num", where=what),
         global_step=get_optional_int(record, "global_step", where=what),
         loss_scale=get_optional_float(record, "loss_scale", where=what),
-        global_batch_size=get_optional_int(record, "global_batch_size", where=what),
+        global_batch_size=get_optional_int(record, "global_batch_size", where=what) or None,  # 0: not known
         consumed_samples=get_optional_int(record, "consumed_samples", where=what),
     )
     return CommonRecord(state=state, health=health)
@@ -489,7 +489,7 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
     step = state.global_step if pynative else state.step_num
     if step not in {None, number}:
         findings.append(_other_step(step or 0, number, path))
-    needed = ("step_num", "global_step") if pynative else _NEEDED
+    needed = ("global_step",) if pynative else _NEEDED
     lacking = [name for name in needed if getattr(state, name) is None]
     if lacking:
         findings.append(

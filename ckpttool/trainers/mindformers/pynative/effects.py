@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import effect_findings
+from ckpttool.core.domain.data_position import DataEffect
 from ckpttool.core.domain.finding import Code, note, suspect
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
@@ -16,7 +17,7 @@ from ckpttool.core.formats import read_header
 from ckpttool.trainers.base import Effects
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.mindformers.findings import MindFormersCode
-from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, iteration_folder
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, iteration_step
 from ckpttool.trainers.mindformers.pynative.position import begin_step, data_position, save_steps
 from ckpttool.trainers.mindformers.pynative_load import load_settings
 from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, by_pynative
@@ -34,6 +35,10 @@ _EPOCH = (
     "set training.steps so that the run ends within the epoch, or accept it with --allow data-misplaced; no setting "
     "avoids it"
 )
+_MICRO_BATCHES = (
+    "choose training.local_batch_size or the number of devices so that micro-batches divide the samples, or accept it "
+    "with --allow data-misplaced"
+)
 
 
 def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
@@ -48,7 +53,8 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
     position = data_position(scalars, config, batch)
     begin = begin_step(scalars, config, batch)
     findings = [*config.findings] if config is not None else []
-    findings += effect_findings(position, title="MindFormers", remedy=_EPOCH)
+    remedy = _MICRO_BATCHES if position.effect is DataEffect.REPEATS else _EPOCH
+    findings += effect_findings(position, title="MindFormers", remedy=remedy)
     if begin is not None:
         findings += _other_batch(resume, config, begin)
     if config is not None and begin is not None:
@@ -130,7 +136,7 @@ def _updates(resume: Resume) -> int | None:
 def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]:
     """Report a changed number of steps, which changes the learning rate of each later step."""
     planned = dict(plan.point.checkpoint.scalars.rest).get(PLANNED_STEPS)
-    if planned is not None and int(planned) != config.steps:
+    if planned and int(planned) != config.steps:
         yield note(
             Code.CONFIG_DISAGREES,
             f"the run of the checkpoint had {int(planned)} steps, and `training.steps` is {config.steps}: the schedule "
@@ -146,26 +152,33 @@ def _next_saves(begin: int, config: PyNativeConfig) -> str:
     begins = f"The run begins after step {begin}"
     if not config.enable_save:
         return f"{begins} and saves nothing, because of `enable_save: False`."
+    if begin >= config.steps:
+        return f"{begins}, trains nothing, because `training.steps` is {config.steps}, and saves step {begin}."
     steps = save_steps(begin, config)
-    if not steps:
-        return f"{begins} and saves only at its end, at step {max(begin, config.steps)}."
+    if not steps or steps[0] == config.steps:
+        return f"{begins} and saves only at its end, at step {config.steps}."
     return f"{begins}, and saves every {counted(config.save_every, 'step')} from step {steps[0]} to {config.steps}."
 
 
 def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
     """Report the existing saves that the run replaces as it goes."""
     root, chosen = resume.inventory.root, resume.plan.point.checkpoint
-    if not config.enable_save or inside(root, config.save_path or os.curdir) != "":
+    if resume.inventory.layout != ITERATION_LAYOUT or not config.enable_save:
         return
-    steps = {*save_steps(begin, config), config.steps}
-    names = {iteration_folder(step) for step in steps}
-    replaced = [save.name for save in resume.inventory.checkpoints if save.name in names and save.name != chosen.name]
+    if inside(root, config.save_path or os.curdir) != "":
+        return
+    steps, last = save_steps(begin, config), max(begin, config.steps)
+    replaced = [
+        save.name
+        for save in resume.inventory.checkpoints
+        if (step := iteration_step(save.name)) in steps or step == last
+        if save.name != chosen.name
+    ]
     if replaced:
-        first = save_steps(begin, config)
         yield note(
             MindFormersCode.SAVES_OVERWRITTEN,
             f"the run saves every {counted(config.save_every, 'step')} from step "
-            f"{first[0] if first else config.steps} on and overwrites {', '.join(replaced[:3])}"
+            f"{steps[0] if steps else last} on and overwrites {', '.join(replaced[:3])}"
             + (f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""),  # noqa: PLR2004
             path=config.path,
             line=config.line("checkpoint.save_path"),

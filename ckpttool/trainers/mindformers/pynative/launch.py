@@ -54,7 +54,8 @@ def other_devices(config: PyNativeConfig, devices: int) -> Iterator[Finding]:
         return
     sizes = [config.global_batch_size or 1]
     if config.ramp_up is not None:
-        sizes += [config.ramp_up.start + level * config.ramp_up.increment for level in (0, 1)]
+        levels = range(min(config.ramp_up.levels, 1) + 1)
+        sizes += [config.ramp_up.start + level * config.ramp_up.increment for level in levels]
     wrong = next((size for size in sizes if size % started.micro_batch), None)
     if wrong is not None:
         yield suspect(

@@ -34,7 +34,14 @@ def begin_step(scalars: Scalars, config: PyNativeConfig | None, batch: int | Non
     old = scalars.global_batch_size
     if not old or not new or old == new or (config is not None and config.ramp_up is not None):
         return scalars.step
-    return int(scalars.step * (old / new))
+    return _scaled(scalars.step, old, new)
+
+
+def _scaled(step: int, old: int, new: int) -> int | None:
+    try:
+        return int(step * (old / new))
+    except OverflowError:  # no float is so large: the trainer stops, too
+        return None
 
 
 def samples_of(scalars: Scalars, config: PyNativeConfig | None) -> tuple[int | None, SampleSource | None]:
@@ -45,9 +52,10 @@ def samples_of(scalars: Scalars, config: PyNativeConfig | None) -> tuple[int | N
         return None, None
     if config is not None and config.ramp_up is not None:
         return config.ramp_up.consumed_at(scalars.step), SampleSource.COMPUTED
-    if scalars.global_batch_size is None:
+    batch = scalars.global_batch_size or (None if config is None else config.global_batch_size)
+    if not batch:
         return None, None
-    return scalars.step * scalars.global_batch_size, SampleSource.COMPUTED
+    return scalars.step * batch, SampleSource.COMPUTED
 
 
 def data_position(scalars: Scalars, config: PyNativeConfig | None, batch: int | None = None) -> GoesOn:
@@ -79,7 +87,7 @@ def data_position(scalars: Scalars, config: PyNativeConfig | None, batch: int | 
 
 def _conditions(samples: int, config: PyNativeConfig | None) -> Iterator[str]:
     yield _UNCHANGED
-    if config is None or config.dataset_samples is None:
+    if config is None or (config.dataset_samples is None and config.ramp_up is None):
         yield "the run ends within the epoch of the data: each later one begins at the resume position again"
     if config is not None and config.shuffles:
         yield f"{counted(samples, 'sample')} are less than one epoch: shuffled data has another order in later ones"

@@ -57,11 +57,12 @@ class RampUp:
 
     def consumed_at(self, step: int) -> int:
         """Return the samples consumed after so many steps."""
-        consumed, remaining = 0, step
-        for level in range(self.levels if self.samples_per_level > 0 else 0):
+        consumed, remaining, level = 0, step, 0
+        while self.samples_per_level > 0 and level < self.levels:
             batch, boundary = self.start + level * self.increment, (level + 1) * self.samples_per_level
             steps = min(remaining, max(0, math.ceil((boundary - consumed) / batch)))
             consumed, remaining = consumed + steps * batch, remaining - steps
             if not remaining:
                 break
+            level = max(level + 1, int(consumed / self.samples_per_level) - 1)  # a step may pass many levels
         return consumed + remaining * self.final

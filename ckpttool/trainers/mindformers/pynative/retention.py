@@ -34,11 +34,12 @@ def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointK
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
     if isinstance(config, PyNativeConfig):
-        return {save.key: f"{_REMOVES} (save_max: {config.save_max})" for save in saves[: config.save_max + 1]}
+        kept = max(config.save_max, 0) + 1
+        return {save.key: f"{_REMOVES} (save_max: {config.save_max})" for save in saves[:kept]}
     return {save.key: f"{_REMOVES}; --config gives save_max, beyond which saves are free" for save in saves}
 
 
 def _has_ended(newest: Checkpoint) -> bool:
     """Return whether a save is the last one of its run: the trainer has made as many steps as it had to."""
     planned = dict(newest.scalars.rest).get(PLANNED_STEPS)
-    return planned is not None and newest.step is not None and newest.step >= planned
+    return bool(planned) and newest.step is not None and newest.step >= (planned or 0)

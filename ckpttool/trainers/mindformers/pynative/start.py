@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.lint_engine import View, problems
-from ckpttool.core.domain.finding import Severity, blocking
+from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import JudgedStart, Outcome, Simulation
 from ckpttool.core.domain.shard import ShardRole
@@ -42,6 +42,10 @@ _ADAPTER = "mindformers_adapter_config.json"
 _HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
 _RANDOM = "it trains from step 1 with random weights, with at most a warning"
 _SETTINGS = MindFormersSettings(load_ckpt_format="safetensors", use_legacy_format=False)
+
+
+_NOT_NOTICED = (Code.SHARD_MISSING, Code.STEP_DISAGREES)
+"""Damage at which a load does not stop: it reads the files that exist, and never compares a step with a name."""
 
 
 class _SettingError(StopsError):
@@ -78,7 +82,8 @@ def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> J
         _refuse_config(config)
         judged = _judged(start, config)
     except _SettingError as stop:
-        judged = JudgedStart(simulation=_stopped(stop), line=View(config.settings).line(stop.key))
+        mend = f"correct `{stop.key}` in {config.path}"
+        judged = JudgedStart(simulation=_stopped(stop), line=View(config.settings).line(stop.key), mend=mend)
     except StopsError as stop:
         judged = JudgedStart(simulation=_stopped(stop))
     return replace(judged, line=judged.line or config.line(LOAD_PATH))
@@ -229,8 +234,7 @@ def _damage(start: OwnStart, save: Checkpoint) -> str | None:
     On several ranks the metadata names one file per slice: a damaged copy on another rank is not read.
     """
     for finding in blocking(start.checked(save).findings):
-        is_model = finding.code.value == "shard-missing"
-        if not is_model:
+        if finding.code not in _NOT_NOTICED:
             return f"{finding.path or save.name}: {finding.message}"
     return None
 

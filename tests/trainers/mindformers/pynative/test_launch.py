@@ -120,6 +120,7 @@ class TestDevices:
             ({"tensor_parallel": "4\n  sequence_parallel: True"}, 4, True),
             ({"tensor_parallel": "4\n  sequence_parallel: True"}, 2, False),
             ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [4, 4, 96]"}, 2, True),
+            ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [16, 3, 96]"}, 2, True),
             ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [4, 4, 96]"}, 4, False),
         ],
         ids=str,

@@ -18,6 +18,7 @@ from ckpttool.core.verbs.resolving import resolve
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.pynative.ramp_up import RampUp
 from tests.support.answers import cli, coded, codes, document
+from tests.support.trainer_trees import edit_json
 from tests.trainers.mindformers.pynative.support import changed, config_of, tree_of
 
 RAMP_UP = "42\n  rampup_batch_size: [4, 4, 96]"
@@ -110,6 +111,38 @@ class TestAnEndOfTheData:
         assert any("shuffled" in condition for condition in position(tree, changed(shuffle=True)).exact_if)
 
 
+def test_the_end_of_the_data_is_no_condition_with_a_schedule(tree: Path) -> None:
+    """A run with a growing batch begins each later epoch at its first sample."""
+    assert len(position(tree, changed(global_batch_size=16, seed=RAMP_UP)).exact_if) == 1
+
+
+def test_repeated_samples_depend_on_the_micro_batch(tree: Path) -> None:
+    text = changed(local_batch_size=7, global_batch_size=14)
+    (found,) = coded(plan(tree, text).findings, Code.DATA_MISPLACED)
+    assert "local_batch_size" in str(found.remedy)
+
+
+def test_a_record_without_a_batch_size_is_counted_in_that_of_the_run(tree: Path) -> None:
+    edit_json(tree / "iteration_00000030" / "common.json", global_batch_size=None, consumed_samples=None)
+    assert position(tree, changed()).samples == 240
+
+
+@pytest.mark.parametrize("size", [0, 10**400], ids=["none", "beyond floats"])
+def test_an_odd_batch_size_in_a_record_stops_no_answer(size: int, tree: Path) -> None:
+    edit_json(tree / "iteration_00000030" / "common.json", global_batch_size=size)
+    assert plan(tree, changed()).point.step == 30
+
+
+def test_a_run_of_any_length_takes_no_more_memory(tree: Path) -> None:
+    found = plan(tree, changed(steps=10**18, save_interleaved_steps=1))
+    assert found.load.remarks == (f"The run begins after step 30, and saves every 1 step from step 31 to {10**18}.",)
+
+
+def test_a_run_without_a_step_is_described_as_such(tree: Path) -> None:
+    (remark,) = plan(tree, changed(steps=30)).load.remarks
+    assert remark == "The run begins after step 30, trains nothing, because `training.steps` is 30, and saves step 30."
+
+
 def test_saves_count_from_the_first_step_of_the_run(tree: Path) -> None:
     assert plan(tree, changed(save_interleaved_steps=4)).load.remarks == (
         "The run begins after step 30, and saves every 4 steps from step 34 to 40.",
@@ -188,6 +221,11 @@ class TestTheSchedule:
             assert self.RAMP_UP.consumed_at(step) == consumed
             consumed += self.RAMP_UP.batch_at(consumed)
 
+    def test_of_very_many_levels_is_counted_at_once(self) -> None:
+        found = RampUp.of([1, 1, 10], 10**9)
+        assert found is not None
+        assert found.consumed_at(3) == 1 + found.batch_at(1) + found.batch_at(1 + found.batch_at(1))
+
     def test_of_no_samples_is_constant(self) -> None:
         constant = RampUp(start=4, increment=4, samples=0, final=16)
         assert (constant.batch_at(0), constant.consumed_at(3)) == (16, 48)
@@ -201,4 +239,4 @@ def test_resolve_shows_the_first_step_and_the_saves(tree: Path) -> None:
     Path("base.yaml").write_text(changed())
     said = cli("resolve", str(tree), "--config", "base.yaml")
     assert said.exit_code == ExitCode.OK
-    assert "The run begins after step 30, and saves every 10 steps from step 40 to 40." in said.output
+    assert "The run begins after step 30 and saves only at its end, at step 40." in said.output

@@ -42,10 +42,16 @@ def test_no_save_of_a_run_that_may_still_save_is_removed(tree: Path) -> None:
     assert "--config gives save_max" in said
 
 
-@pytest.mark.parametrize(("kept", "left"), [(1, ["20", "30"]), (2, ["10", "20", "30"])])
+@pytest.mark.parametrize(("kept", "left"), [(-2, ["30"]), (1, ["20", "30"]), (2, ["10", "20", "30"])])
 def test_saves_beyond_those_that_the_trainer_keeps_are_free(kept: int, left: list[str], tree: Path) -> None:
     Path("base.yaml").write_text(changed(save_max=kept))
     assert pruned(tree, "--config", "base.yaml") == left
+
+
+def test_a_run_without_planned_steps_may_still_save(tree: Path) -> None:
+    for common in tree.glob("iteration_*/common.json"):
+        edit_json(common, step_num=None)
+    assert pruned(tree) == ["10", "20", "30"]
 
 
 def test_all_are_free_after_the_last_step(tree: Path) -> None:

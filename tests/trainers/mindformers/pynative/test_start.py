@@ -89,6 +89,9 @@ CASES: dict[str, tuple[Callable[[Path], object], dict[str, object], Outcome, str
     "no model": (gone(MODEL), {}, LOADS, NEWEST, "weights stay random"),
     "no optimizer": (gone(OPTIMIZER), {}, STOPS, None, "no optimizer file"),
     "no common.json": (gone(f"{NEWEST}/common.json"), {}, STOPS, None, "no common.json"),
+    "another step inside": (common(global_step=20), {}, LOADS, NEWEST, "begins after step 20 and 240 samples"),
+    "no planned steps": (common(step_num=None), {}, LOADS, NEWEST, "begins after step 30 and 240 samples"),
+    "no batch size": (common(global_batch_size=0), {}, LOADS, NEWEST, "begins after step 30 and 240 samples"),
     "an unknown field": (common(note="x"), {}, STOPS, None, "does not know the field note"),
     "twice the batch": (untouched, {"global_batch_size": 16}, LOADS, NEWEST, "after step 15"),
     "half the batch": (untouched, {"global_batch_size": 4}, STOPS, NEWEST, "iteration_00000060"),
@@ -106,6 +109,8 @@ CASES: dict[str, tuple[Callable[[Path], object], dict[str, object], Outcome, str
     "no interval": (untouched, {"save_interleaved_steps": 0}, STOPS, None, "ZeroDivisionError"),
     "no folder to save in": (untouched, {"save_path": '""'}, STOPS, None, "save_path"),
     "a number as text": (untouched, {"learning_rate": "1e-2"}, STOPS, None, "reads as text"),
+    "no tensor parallelism": (untouched, {"tensor_parallel": 0}, STOPS, None, "ZeroDivisionError"),
+    "a key of the static trainer": (untouched, {"device_target": "CPU\n  device_id: 0"}, STOPS, None, "device_id"),
     "an indivisible batch": (untouched, {"local_batch_size": 3}, STOPS, None, "not divisible"),
 }
 
@@ -200,3 +205,10 @@ def test_preflight_names_the_setting_and_the_way_on(tree: Path) -> None:
     words = " ".join(said.output.split())
     assert "would start at step 0 and not resume from step 30" in words
     assert "ckpttool launch output/checkpoint --config base.yaml --output NEW.yaml" in words
+
+
+def test_preflight_asks_to_correct_a_setting_that_stops_every_start(tree: Path) -> None:
+    del tree
+    Path("base.yaml").write_text(changed(load_path=ROOT, steps='"40"'))
+    words = " ".join(cli("preflight", "output/checkpoint", "--config", "base.yaml").output.split())
+    assert "fix: correct `training.steps` in base.yaml, or --allow start-differs" in words
