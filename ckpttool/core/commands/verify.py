@@ -127,7 +127,7 @@ class CheckOptions:
         )
 
     def today(self, question: CheckQuestion, tree: Tree, *, quiet: bool) -> CheckQuestion:
-        """Convert a share of all bytes to today's subset: another one every day, until all are read."""
+        """Convert a share of all bytes to today's subset, a different one each day until all bytes are read."""
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question

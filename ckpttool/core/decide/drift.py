@@ -18,7 +18,7 @@ class Drift:
     checkpoint: Checkpoint
     shard: Shard
     since: Step
-    """Of the first save that is known to differ."""
+    """The step of the first save that is known to differ."""
 
 
 def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:

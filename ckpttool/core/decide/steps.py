@@ -396,7 +396,7 @@ def _out_of_order(
 
 def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
     """Find steps known only from a name, in a tree whose checkpoints do not share the stem of that name."""
-    # Of a name without a number the stem is all of it: `step_` shares none with `step_50`.
+    # If a name has no number, its stem is the full name: `step_` and `step_50` share no stem.
     stems: dict[str, set[tuple[str, bool] | None]] = defaultdict(set)
     for save in saves:
         stems[save.prefix].add(None if save.named is None else (save.named.stem, save.named.number is None))

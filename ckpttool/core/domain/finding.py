@@ -174,7 +174,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
-"""Of a file that is under another rank's name."""
+"""The remedy for a file under another rank's name."""
 
 
 def helped(finding: Finding) -> Finding:

@@ -226,7 +226,7 @@ class Put:
     temporary: str
     """Its temporary path, in the same folder."""
     stamp: FileStamp
-    """Of the file that is ready."""
+    """The stamp of the prepared file."""
     replaces: FileStamp | None = None
     """The file that is in its place now; None: none, or it may go as it is."""
     retained: str | None = None

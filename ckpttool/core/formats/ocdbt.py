@@ -297,9 +297,9 @@ class _Node(NamedTuple):
 
     children: list[_Child]
     extents: list[Extent]
-    """Of values that lie outside of it."""
+    """The extents of values outside the node."""
     keys: list[bytes]
-    """Of all its values."""
+    """The keys of all its values."""
 
 
 def _node(body: _Body, place: _Child) -> _Node:

@@ -101,7 +101,7 @@ class _Kind(NamedTuple):
     path: str
     schema: str
     key: str
-    """Of the list in it."""
+    """The key of the list in the journal."""
     change: str
     """The interrupted change."""
     by_hand: str

@@ -105,9 +105,9 @@ def collect(
 
     Args:
         checkpoint: As it was listed, with all its shards.
-        reports: Of all its shards, or of a part of them, in any order.
+        reports: The reports on all its shards, or on some of them, in any order.
         level: The level at which these were checked.
-        extras: Of the other shards, with only headers and sizes checked.
+        extras: The reports on the other shards, with only headers and sizes checked.
     """
     in_part, extra_reports = in_order(reports), in_order(extras)
     ordered = in_order((*in_part, *extra_reports))

@@ -451,7 +451,7 @@ class Session:
         places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
         changes: dict[int, Sequence[Finding]] = {}
         unread = []
-        # Of a part of the shards another one is wanted in its own turn.
+        # With a subset, the next checkpoint reads its own part of the shards.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, ShardTensors] = {}
         # All files read of it are kept: also the shards missing in the current one.

@@ -122,7 +122,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
 
     Args:
         path: The folder. A symbolic link in its place is refused, because its target may be anywhere.
-        mode: Of the folders that are made, before the umask.
+        mode: The mode of the new folders, before the umask.
 
     Raises:
         WriteFailedError: It cannot be made, or something else has its name.

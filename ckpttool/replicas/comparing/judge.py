@@ -28,7 +28,7 @@ from ckpttool.replicas.comparing.misplaced import misplaced_files
 from ckpttool.replicas.comparing.model import FEW, ReplicaJudgement, Sample, Suspicion, SuspicionKind, few
 
 _PAIR = 2
-"""Of two files that differ it is unknown which is damaged: one fault makes two suspicions."""
+"""If two files differ, it is unknown which is damaged: one fault makes two suspicions."""
 
 _MOST_DAMAGED = 4
 """At most one in this many ranks may have another rank's file. If more differ, the parallel layout changed."""

@@ -102,7 +102,7 @@ def _has_left_its_replica(
 ) -> bool:
     """Return whether a file had one replica, and now equals others that remained together.
 
-    Of two replicas that differ it is unknown which is damaged; these others show it.
+    If two replicas differ, it is unknown which is damaged; these others show it.
     """
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:

@@ -97,10 +97,10 @@ def _without_collector() -> Iterator[None]:
 def slice_names(storage: Storage, path: str) -> dict[int, str]:
     """Return the names of the slices of a `.distcp`, from the record next to it, by their first bytes.
 
-    Of a tensor in several parts each is called by its place among them: `model.weight (part 2 of 8)`.
+    Each part of a tensor is named by its position: `model.weight (part 2 of 8)`.
 
     Returns:
-        Nothing where there is no such record, or it cannot be read.
+        An empty dict if there is no such record, or it cannot be read.
     """
     folder, _, name = path.rpartition("/")
     record = f"{folder}/.metadata" if folder else ".metadata"

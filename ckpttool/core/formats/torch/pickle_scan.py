@@ -50,7 +50,7 @@ MOST_STEPS = 2_000_000
 """Opcodes checked one by one; most are skipped in runs."""
 _STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
 MOST_NAME_BYTES = 512
-"""Of a module or of a name in it; no real one comes near."""
+"""Maximum length of the name of a module or of an object in it; real names are far shorter."""
 MOST_STORAGES = 200_000
 """Storages and remembered things that are kept; no archive with more records is read."""
 MOST_PICKLES = 5

@@ -84,8 +84,8 @@ def _wants(observed: Observation) -> Wants:
 def sealed_tensors(observed: Observation) -> TensorDigests | None:
     """Return the manifest's digests of a file's tensors; None if its checksums would not prove them.
 
-    They need not be taken again: where every chunk is what was sealed, each tensor is. Of a file that is not, none is
-    known then, for the manifest says what is wrong with it.
+    They need not be computed again: if every chunk matches the seal, so does each tensor. For a file that does not
+    match, the digests are unknown, because the manifest reports the damage.
     """
     task, seal, stamp = observed.task, observed.task.seal, observed.report.stamp
     if seal is None or stamp is None or not task.digests or observed.header is None:
