@@ -166,7 +166,7 @@ def scan(
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two, or the config is another trainer's.
+        UsageError: There are two trees, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
     return _answer("scan", locals())
@@ -527,7 +527,7 @@ def scale_skip(
         sink_size: Batches per data sink in the resumed run.
 
     Raises:
-        UsageError: Steps or the old batch size are not known.
+        UsageError: Steps or the old batch size are unknown.
     """
     return _answer("scale_skip", locals())
 
@@ -790,13 +790,13 @@ def preflight(
 ) -> Preflight:
     """Check whether a launch now would resume from its checkpoint, and list every reason against it.
 
-    What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
+    An error in one check is reported as a reason, so that there is always an answer. This changes nothing.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PreflightQuestion`.
         config: Training config to start with, if the trainer has one.
-        disk: Tells free space and rights; None: the file systems mounted here.
-        node: Tells which disk this is, and of other machines; None: this one.
+        disk: The source of free space and permissions; None: the file systems of this machine.
+        node: The source of facts about this disk and other machines; None: this machine.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1385,7 +1385,7 @@ def demo(
         folder: A new folder, or an empty one.
 
     Raises:
-        CkptToolError: Something is there already, or it could not be written.
+        CkptToolError: The folder is not empty, or could not be written.
     """
     return _answer("demo", locals())
 

@@ -17,9 +17,9 @@ class ExitCode(IntEnum):
     """Usage."""
     DAMAGE = 10
     """Damage or a missing shard found (`resolve`: only with `--strict`, or if more is lost than `--max-lost-steps` or
-    `--max-lost-time` allow); `launch`, `preflight`, `lint`: a start would not do what it should; `health`: the
-    newest checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`: something needs
-    attention; `asd`: a setting has another effect than intended.
+    `--max-lost-time` allow); `launch`, `preflight`, `lint`: a start would not do what it should; `health`: the newest
+    checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`: something needs attention;
+    `asd`: a setting has another effect than intended.
     """
     NOTHING_TO_RESUME = 11
     """There is no checkpoint to resume from."""

@@ -19,13 +19,13 @@ class Feature:
     """Extensions of one feature. All are references, so that nothing is imported before it is needed."""
 
     answers: Mapping[str, str] | None = None
-    """By an answer's noun, the module of its document and its table."""
+    """Answer's noun -> the module of its document and its table."""
     findings: str | None = None
     """`"module:name"` of the class of its rows: its own kinds of findings, as `core.findings` has the core's."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
     storages: Mapping[str, str] | None = None
-    """By the scheme of a root, `"module:name"` of a function from the root to a `core.storage.base.Storage`."""
+    """Scheme of a root -> `"module:name"` of a function from the root to a `core.storage.base.Storage`."""
     log_evidence: str | None = None
     """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: that of the first feature with one is used."""
     copies: str | None = None
@@ -66,7 +66,7 @@ def row_of(code: str) -> Row:
 
 
 def imported(reference: str) -> Any:  # noqa: ANN401  the caller knows the protocol of the object
-    """Import what a reference `"module:name"` names."""
+    """Import the object of a reference `"module:name"`."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 

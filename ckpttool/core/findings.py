@@ -88,17 +88,17 @@ class Row(str):
     name: str
     """The code as Python has it: `SHARD_EMPTY`."""
     rows: Rows
-    """Where the row is."""
+    """The table that contains the row."""
     weights: tuple[Severity, ...]
     """All weights that such a finding can have, lightest first."""
     check: Literal["checkpoint", "health", "launch"]
-    """Under which check preflight shows it."""
+    """The check under which preflight shows it."""
     may_be_allowed: bool
     """False if no user can accept it: there is nothing to launch, or it is unknown on how many devices."""
     taken_with: str | None
-    """The option that takes a checkpoint in spite of it."""
+    """The option that chooses a checkpoint in spite of it."""
     verdict: Literal["missing", "unstable", "unsupported"] | None
-    """The verdict that it asks for; None: that of its weight."""
+    """The verdict that it requires; None: the verdict of its weight."""
     is_elsewhere: bool
     """Whether it says that other machines may have more."""
     affects_start: bool
@@ -162,7 +162,7 @@ class Row(str):
         return tuple(step.removeprefix(COMMAND) for step in self.to_do)
 
     def __set_name__(self, rows: Rows, name: str) -> None:
-        """Note where the row is."""
+        """Record the row's table and name."""
         self.rows, self.name = rows, name
 
     def __reduce__(self) -> tuple[Any, ...]:

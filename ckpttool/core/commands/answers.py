@@ -37,10 +37,10 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
 
 
 def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None], fmt: Format) -> ExitCode:
-    """Ask about each tree, show all answers as one, and return the worst exit code; for one tree like `show`.
+    """Show the answers about all trees as one, and return the worst exit code; for one tree, do as `show` does.
 
     Raises:
-        CkptToolError: There is one tree, and no answer.
+        CkptToolError: There is only one tree, and it has no answer.
         WriteFailedError: The answer could not be written.
     """
     return show(ask(paths[0]), fmt) if len(paths) == 1 else show_trees(ask, paths, fmt)

@@ -11,10 +11,10 @@ OUTPUT = "Output"
 """The heading of all that names none."""
 
 HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
-"""Those that many commands have, in the order in which help shows them. A command's own come next, `OUTPUT` last."""
+"""The headings of many commands, in the order of help. Headings of a single command come next, `OUTPUT` last."""
 
 _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help")
-"""Options of every command come after its own."""
+"""Options of every command, which help shows last."""
 
 _FIRST = (
     "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log", "--health-threshold",
@@ -66,7 +66,7 @@ def by_heading(
 
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
-    """Return its place under its heading; equal ones keep the order of the command's declaration."""
+    """Return its position under its heading; equal positions keep the order of declaration."""
     name = _param_name(param)
     if param.param_type_name == "argument" or name in {"--format", "--json"}:
         return 0

@@ -57,7 +57,7 @@ class _Helped:
         return [*params, self._help_all, option]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Show the exit codes, and where to read more."""
+        """Show the exit codes, and the pages to read next."""
         from ckpttool.core.commands.headings import FIRST_SCREEN, ends
 
         with formatter.section("Exit codes"):
@@ -197,7 +197,7 @@ def _top(ctx: Any) -> str:  # noqa: ANN401  as above
 
 
 def in_plain_words(error: typer.TyperException) -> str:
-    """Describe a usage error: the option, its valid values, and the given value."""
+    """Describe a usage error: the option, its valid values, and the value used."""
     fault: Any = error
     param = getattr(fault, "param", None)
     if hasattr(fault, "possibilities"):

@@ -71,7 +71,7 @@ class JobOptions:
     dry_run: DryRun = False
 
     def order(self, base: str, output: str, view: View) -> LaunchOrder:
-        """Ask the library."""
+        """Return the order for the library."""
         return LaunchOrder(
             base=base,
             output=output,

@@ -160,7 +160,7 @@ class ReadOptions:
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and write nothing.")]
-"""Of a command that writes without --apply."""
+"""The option for commands that write without --apply."""
 
 
 OF_A_TREE = {
@@ -193,7 +193,7 @@ def always_writes(command: Callable[..., None]) -> Callable[..., None]:
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Give typer one option for each field of every question of a command, and the command its questions.
 
-    `resolve`, `launch` and what comes after them share a score of options: their questions declare them, once.
+    `resolve`, `launch` and related commands share about twenty options; their questions declare each option once.
     """
     # Not with `get_type_hints`: for a default of None Python 3.10 hides typer's annotation.
     signature = inspect.signature(command, eval_str=True)

@@ -1,4 +1,4 @@
-"""stdout has only the result; everything else for people goes to stderr."""
+"""The result is written to stdout, and all other output to stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 class Ending:
-    """The state of the output at the end: a script that requested JSON gets some in any case."""
+    """The state of the output at the end: a script that requested JSON always receives a document."""
 
     result_begun = False
     error: str | None = None
@@ -36,7 +36,7 @@ class Ending:
 
 
 ending = Ending()
-"""Of the command line that runs; a process runs them one after the other."""
+"""The state of the current command line; a process runs command lines one after another."""
 
 _TAKEN: ContextVar[list[Answered] | None] = ContextVar("taken", default=None)
 
@@ -79,7 +79,7 @@ def dry_run(*, requested: bool) -> Iterator[None]:
 
 
 def is_dry_run() -> bool:
-    """Return whether `--dry-run` was given."""
+    """Return whether `--dry-run` is set."""
     return _DRY_RUN.get()
 
 
@@ -149,7 +149,7 @@ def page(markdown: str) -> None:
 
 
 def _has_pager() -> bool:
-    """Return whether the program that shall show pages is there: through one that is not, a page is lost."""
+    """Return whether the pager exists: output to a missing pager is lost."""
     from shutil import which
 
     words = (os.environ.get("MANPAGER") or os.environ.get("PAGER") or "").split()
@@ -196,7 +196,7 @@ def note(message: str) -> None:
 
 
 def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
-    """Name the tree that is read, if it differs from the given path; with more details in verbose mode."""
+    """Name the tree that is read, if it differs from the requested path; with more details in verbose mode."""
     if quiet:
         return
     if place is not None:
@@ -206,7 +206,7 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 
 def error(message: str) -> None:
-    """Report in one line why there is no result; a terminal gets it wrapped between words."""
+    """Report in one line why there is no result; on a terminal, the line is wrapped between words."""
     from ckpttool.core.render.escape import shown
 
     line = " ".join(message.split())
@@ -242,7 +242,7 @@ def usage(text: str) -> None:
 def _say(text: str) -> None:
     try:
         _write(sys.stderr, text)
-    except OSError:  # there is no receiver left
+    except OSError:  # the reader has closed the pipe
         return
 
 
@@ -264,7 +264,7 @@ def _write(stream: TextIO | None, *pieces: str) -> None:
 
 def _abandon(stream: TextIO) -> None:
     """Discard pending output: a buffer keeps failed data, and fails again at exit."""
-    with suppress(OSError, ValueError):  # a text in memory has no file behind it
+    with suppress(OSError, ValueError):  # a stream in memory has no file descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 1.0
 """Shorter work needs no bar."""
 REFRESH_SECONDS = 0.2
-"""Of the bar."""
+"""Seconds between two updates of the bar."""
 HEARTBEAT_SECONDS = 30.0
-"""Between two lines without a terminal for a bar, so that working jobs are not mistaken for hung ones."""
+"""Seconds between two lines if there is no terminal, so that a working job does not seem to hang."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def watched(*, quiet: bool) -> Iterator[None]:
     from ckpttool.core.verify.meter import Meter
 
     meter, ended, show = Meter(), threading.Event(), _bar if _can_draw() else _heartbeat
-    # A daemon: where the terminal itself hangs, the result need not wait for it.
+    # A daemon thread: if the terminal hangs, the result does not wait for it.
     watcher = threading.Thread(target=show, args=(meter, ended.wait), daemon=True)
     try:
         with verifying.watched(meter):

@@ -72,7 +72,7 @@ class SimulateOptions:
         """Simulate with the library, if requested.
 
         Raises:
-            UsageError: Both options are given, there is no such trainer, or the tree is another's.
+            UsageError: Both options are set, the trainer is unknown, or the tree belongs to another trainer.
         """
         from ckpttool.core.verbs import resolving
 

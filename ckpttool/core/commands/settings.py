@@ -20,7 +20,7 @@ KEYS: dict[str, tuple[tuple[type, ...], str]] = {
     "grace": ((str, int, float), 'a time such as "5m", or seconds'),
     "world-size": ((int,), "a whole number"),
 }
-"""By the file's key: its types, and their description. A variable has the name of its key: CKPTTOOL_DIR."""
+"""Key in the file -> its types, and their description. The variable is named after the key: CKPTTOOL_DIR."""
 
 _KEY_OF = {
     "path": "dir",
@@ -31,7 +31,7 @@ _KEY_OF = {
     "grace": "grace",
     "world_size": "world-size",
 }
-"""By the parameter's name, in every command that has it."""
+"""Parameter name -> key, for every command with that parameter."""
 
 _WITHOUT = frozenset({"explain", "guide", "schema"})
 """Commands for people who may be here because a setting is wrong."""
@@ -53,7 +53,7 @@ class Settings(dict[str, Any]):
         """Take the command being parsed, whose DIR determines where the file is searched for."""
         super().__init__()
         self.places: dict[str, str] = {}
-        """By the parameter's name: its source, a variable or the file."""
+        """Parameter name -> its source, a variable or the file."""
         self.passed_over: list[str] = []
         """Why nearer settings files are not used."""
         self._ctx = ctx
@@ -64,7 +64,7 @@ class Settings(dict[str, Any]):
         """Return the value of a parameter; the default if it is not set."""
         command = self._ctx.info_name
         variable = variable_of(key, command)
-        # Library calls are explicit; scale-skip takes a tree if no steps are given.
+        # Library calls are explicit; scale-skip needs a tree only without --steps.
         if variable is None or output.is_taken() or (key == "path" and self._ctx.params.get("steps") is not None):
             return default
         name = _KEY_OF[key]
@@ -73,7 +73,7 @@ class Settings(dict[str, Any]):
             if self._file is None:
                 self._file = self._read()
             value, place = self._file.get(name), self._place
-        # By itself prune compares checksums: a setting for all commands must not let it look less hard.
+        # By default prune compares checksums: a setting for all commands must not make it less thorough.
         if value is None or (command == "prune" and name == "level" and value == "structure"):
             return default
         self.places[key] = place
@@ -91,7 +91,7 @@ class Settings(dict[str, Any]):
         named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
         try:
             folder_now = Path.cwd()
-        except OSError:  # it is gone
+        except OSError:  # it was deleted
             return {}
         folder = Path(
             os.path.commonpath([os.path.normpath(folder_now / path) for path in named if path] or [str(folder_now)])

@@ -170,7 +170,7 @@ class RowOptions:
 def from_here(
     tree: TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
 ) -> TreeQuestion:
-    """Ask about DIR, or about another path, as a start from here sees it: with a config and the environment."""
+    """Return the question about DIR or another path as a start on this machine sees it: with config and environment."""
     from ckpttool.core.verbs import scanning
 
     return replace(
@@ -183,7 +183,7 @@ def from_here(
 
 
 def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
-    """Name the tree that is read: if it differs from the given path, and always with `--verbose`."""
+    """Name the tree that is read: if it differs from the requested path, and always with `--verbose`."""
     inventory = tree.inventory
     health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
     saves = counted(len(inventory.checkpoints), "checkpoint")

@@ -145,11 +145,11 @@ _DEAR_BYTES = 1 << 40
 
 
 def part_of(day: int, parts: int) -> int:
-    """Return the subset of a day, from 1: each in its turn, for any number of days between two runs.
+    """Return the subset of a day, from 1, so that all subsets are used, for any number of days between two runs.
 
-    The day's number alone, by the remainder, gives a run of every 7th day one of 7 parts for ever. The sum of its
-    digits to the base of `parts` does not: along every arithmetic progression it takes all remainders alike (Gelfond,
-    1968), and on `parts` days in a row from a multiple of it, each one once.
+    The remainder of the day number would always give the same of 7 parts to a run on every 7th day. The digit sum in
+    base `parts` does not: along every arithmetic progression it has all remainders equally often (Gelfond, 1968), and
+    on `parts` consecutive days from a multiple of `parts`, each remainder once.
     """
     total = 0
     while day and parts > 1:

@@ -49,13 +49,13 @@ def signs_of_writing(
 def stale_pointers(
     pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
 ) -> Iterator[PointerFix]:
-    """Find the records that name a checkpoint to delete; each shall name the best remaining one that it can name.
+    """Find the records that name a checkpoint to delete; each is to name the best remaining checkpoint that it can.
 
     Args:
-        pointers: As they are.
-        going: The checkpoints that go.
-        staying: Whole ones that stay, best first.
-        naming: Of the tree's layout.
+        pointers: The current records.
+        going: The checkpoints to delete.
+        staying: The intact checkpoints that stay, best first.
+        naming: The naming rules of the tree's layout.
     """
     going = tuple(going)
     leaving = {shard.path for checkpoint in going for shard in checkpoint.shards}
@@ -76,9 +76,9 @@ def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingI
     """Find the records that do not name this checkpoint, with the error in each.
 
     Args:
-        pointers: As they are.
-        checkpoint: The one that they shall name.
-        naming: Of the tree's layout.
+        pointers: The current records.
+        checkpoint: The checkpoint that they are to name.
+        naming: The naming rules of the tree's layout.
     """
     texts = naming(checkpoint)
     for pointer in pointers:

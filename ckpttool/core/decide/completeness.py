@@ -24,14 +24,14 @@ from ckpttool.core.domain.units import MAX_RANKS, Rank, counted
 from ckpttool.core.errors import UsageError
 
 MOST_NAMED = 4096
-"""Missing files of a checkpoint that get a finding each; the rest is one number."""
+"""Maximum number of missing files per checkpoint with a separate finding; the rest are counted."""
 
 
 def believable(evidence: Evidence) -> Evidence:
-    """Return the same.
+    """Return the evidence unchanged if it is plausible.
 
     Raises:
-        UsageError: Someone speaks of more ranks than any training has.
+        UsageError: It claims more ranks than any training has.
     """
     for world in evidence.worlds:
         if world.world_size > MAX_RANKS:
@@ -43,7 +43,7 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
     """Report that the world size given by the user has no effect on some of the saves.
 
     Args:
-        world_size: As the user gave it.
+        world_size: The number from the user.
         expected: The layout's result from all evidence, including that number.
     """
     answers = [
@@ -83,13 +83,13 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     """Add to each save its recorded health and the findings of its listing, and to the tree those of its own rules.
 
     Args:
-        inventory: As scanned.
+        inventory: The inventory as scanned.
         expected: The expected files of each save.
         book: The trainer's health file.
-        names: Under which it has each save; None where the record is inside the save.
-        world_size: Ranks, if the user says how many.
+        names: The name of each save in that file; None if the record is inside the save.
+        world_size: Number of ranks, if the user sets it.
         objections: The trainer's objections to a save at the sizes of the next run.
-        under_way: That a change of the tree is under way, or was interrupted.
+        under_way: Findings that a change of the tree is running or was interrupted.
     """
     inventory = attach_health(compare(inventory, expected), book, names)
     context = Context(inventory, expected, world_size, objections, under_way)
@@ -102,7 +102,7 @@ class Context(NamedTuple):
     """A listed tree, for rules about it."""
 
     inventory: Inventory
-    """With the missing files and the recorded health of each save."""
+    """The inventory, with the missing files and the recorded health of each save."""
     expected: Expected
     world_size: int | None
     objections: Callable[[Checkpoint], Sequence[Finding]]

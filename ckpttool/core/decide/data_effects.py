@@ -24,11 +24,11 @@ class Consumed:
     samples: int | None
     """None: unknown."""
     source: SampleSource | None
-    """None where `samples` is."""
+    """None if `samples` is None."""
     old_batch: int | None
     """Global batch size when it was saved, in samples; None: unknown."""
     new_batch: int | None
-    """The same in the run that resumes: as it was, unless someone says otherwise."""
+    """Global batch size of the resumed run; unchanged unless the user or a config sets it."""
 
     @property
     def changes(self) -> bool:
@@ -82,7 +82,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 def batches_read(step: int, read: Consumed) -> int | None:
     """Return how many batches of the new size the samples make; None if that number has no meaning.
 
-    Where the size changed during the run, as by a schedule, batches of one size are not what its steps took.
+    If the size changed during the run, for example by a schedule, the steps did not all use batches of one size.
 
     Args:
         step: Steps done when it was saved.
@@ -178,7 +178,7 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
 
     Args:
         position: Where the data continue.
-        title: Of the trainer, for sentences.
+        title: The trainer's name in sentences.
         remedy: The remedy.
     """
     why = "" if position.why is None else f": {position.why}"
@@ -236,7 +236,7 @@ def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool
 
     Args:
         path: Relative to the root.
-        title: Of the trainer, for sentences.
+        title: The trainer's name in sentences.
         instead: The consequence: "and load a copy of step 300".
         remedy: The remedy.
         stops: Whether it does harm even if a checkpoint is named.

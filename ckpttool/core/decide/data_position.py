@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NO_PAST = PastSizes()
 
 _MOST_TRIED = 2_000_000
-"""Sizes that are tried as divisors: a fraction of a second."""
+"""Maximum number of sizes tried as divisors: this takes a fraction of a second."""
 
 
 def skip_seen_data(
@@ -69,7 +69,8 @@ def plan_data(
 
     Args:
         step: True global step of the checkpoint.
-        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None if they have none.
+        recorded_global_batch: Global batch size in samples, as recorded in the checkpoint's shards; None if not
+            recorded.
         question: The user's settings.
         past: Batch sizes in earlier saves.
 
@@ -106,7 +107,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
     Raises:
         UsageError: As `plan_data`.
     """
-    from ckpttool.core.decide.lineage import Lineage  # the arithmetic alone asks no tree
+    from ckpttool.core.decide.lineage import Lineage  # arithmetic alone needs no tree
 
     point, advice = plan.point, plan.advice
     recorded = point.checkpoint.scalars.global_batch_size
@@ -118,7 +119,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
-    """Skip further than the checkpoint's position: the batches between are left out on purpose."""
+    """Skip further than the checkpoint's position: the batches in between are left out on purpose."""
     size = further.global_batch_size
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
@@ -198,7 +199,7 @@ def _assert_not_recorded(step: Step, recorded: int, question: DataQuestion, past
 def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
     """Return the step of the change of data, counted in the batches of the checkpoint's own step.
 
-    A trainer scales a step down to a whole one at each change of the batch size, so that is done here, too.
+    Trainers round the scaled step down at each change of the batch size, and so does this function.
     """
     step, batch = question.dataset_changed_at, question.dataset_changed_batch
     if not step:
@@ -229,7 +230,7 @@ def _checked(step: Step, changed_at: Step | None) -> int:
 
 
 def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
-    """Drop the first `changed_at` steps: their data set is gone."""
+    """Drop the first `changed_at` steps: they used the old data set."""
     remaining = changed_at
     segments = []
     for segment in past:

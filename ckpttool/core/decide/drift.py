@@ -24,10 +24,10 @@ class Drift:
 def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
     """Add a drift to each save of its run from the first that differs: the error stays in the weights.
 
-    Not against one that was saved after the training went back behind the one in which the drift was found.
+    A save is excluded if the training had gone back to before the save in which the drift was found.
 
     Args:
-        inventory: With the findings of each save.
+        inventory: The inventory, with the findings of each save.
         drifts: The drifts.
     """
     for drift in drifts:

@@ -34,7 +34,7 @@ class _Word(NamedTuple):
     at: int
     """The line of the comment, from 1."""
     line: int
-    """The line that it speaks of."""
+    """The line that it refers to."""
 
 
 def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
@@ -43,7 +43,7 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
     Args:
         findings: About this config, in any order.
         text: The complete file.
-        path: As the user gave it.
+        path: The path from the user.
     """
     comments = tuple(_words(text))
     by_place = _places(comments)

@@ -32,7 +32,7 @@ class Lineage:
         """Return a finding if the training was resumed from before this checkpoint and continued from there.
 
         Returns:
-            A finding that says which run did; None where the checkpoint is on the training's last course.
+            A finding that names the later run; None if the checkpoint is on the training's current lineage.
         """
         place = self.progress.of(checkpoint)
         if place is None:
@@ -60,7 +60,7 @@ class Lineage:
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
         """Report for a chosen checkpoint that it belongs to an earlier run's lineage.
 
-        Unless it was asked for by its name, that is because nothing else can be loaded.
+        Unless the user named it, this happens only if no other checkpoint can be loaded.
         """
         run = self._run_again(checkpoint)
         if run is None:
@@ -78,7 +78,7 @@ class Lineage:
         ]
 
     def rewinds(self) -> list[Finding]:
-        """Name which runs were started behind an earlier run's last step."""
+        """Report the runs that started before an earlier run's last step."""
         findings = []
         for later in self.inventory.runs:
             place = self.progress.of_run(later)
@@ -115,7 +115,7 @@ class Lineage:
         }
         steps = [save.step for save in saves if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
-        from ckpttool.core.domain.data_position import PastSizes  # a scan asks for none
+        from ckpttool.core.domain.data_position import PastSizes  # a scan does not need it
 
         return PastSizes(
             batch_sizes=tuple(sorted(sizes)),
@@ -176,10 +176,10 @@ class _When(Enum):
 class TrackedLineage:
     """The checkpoints beyond the tracker, and those that the training abandoned.
 
-    A tracker is the record in the root that is written at the end of every save. What is further was saved before the
-    training went back, or by a save that was cut off before this last write. Times tell which: the one was there before
-    the tracker was written, the other came after it. If they do not tell, as in a copy, their number does: a training
-    that only went forward has one such save at most.
+    A tracker is the record in the root that is written at the end of every save. A checkpoint beyond it was saved
+    before the training went back, or by a save that was interrupted before this last write. Times decide: the first
+    kind is older than the tracker, the second kind newer. If times do not decide, for example in a copy, the number of
+    such checkpoints does: a training that only went forward has at most one.
     """
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""The view of a config that its rules get, and the problems they report."""
+"""A config as its rules see it, and the problems that they report."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class View:
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
     def at(self, key: str, otherwise: str) -> str:
-        """Return where to look for a setting that may be missing: itself, its section, or the key that requires it."""
+        """Return the key to show for a setting that may be missing: itself, its section, or the key that needs it."""
         return key if self.line(key) is not None else otherwise
 
     def line(self, key: str) -> int | None:
@@ -78,7 +78,7 @@ class Problem:
 
     severity: Severity
     key: str
-    """Where to look: dotted, an existing key or in an existing section."""
+    """The dotted key to show: an existing key, or a key in an existing section."""
     message: str
     remedy: str
     """The change that fixes it."""
@@ -115,8 +115,8 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
 
     Args:
         view: The config.
-        rules: Those to ask.
-        is_part: Whether the rest is in another file, which was not read.
+        rules: The rules to apply.
+        is_part: Whether the rest of the config is in another file, which was not read.
     """
     for rule in rules:
         if not (is_part and rule.needs_all):

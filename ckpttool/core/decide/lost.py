@@ -14,7 +14,7 @@ from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Step, counted, lasting
 
 Written = Callable[[Checkpoint], "tuple[int, int] | None"]
-"""When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
+"""When the first and the last of a save's shards were written, in nanoseconds since 1970; None: unknown."""
 
 LEAST_SECONDS = 60.0
 """Two saves are further apart. Files that are closer may be copies, whose times are those of the copying."""

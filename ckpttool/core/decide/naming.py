@@ -20,13 +20,13 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     """Find the checkpoints with a name; several only if trainings share a folder.
 
     Args:
-        checkpoints: In any order, which stays.
-        name: What a table calls it, another name of it, its bare number where it is called by its step, or a shard's
-            file name, with or without folders before it and the extension behind.
+        checkpoints: The checkpoints; the result keeps their order.
+        name: The name in tables, another name of the checkpoint, its plain number if it is named by its step, or a
+            shard's file name, with or without folders and extension.
     """
     *folders, last_part = name.rstrip("/").split("/")
     every = list(checkpoints)
-    # A complete match comes first: a file may have another one's name without its extension.
+    # An exact match comes first: a file's name may be another file's name without its extension.
     by_name = [checkpoint for checkpoint in every if checkpoint.name == last_part]
     by_alias = (checkpoint for checkpoint in every if last_part in checkpoint.aliases)
     # Files of all saves may have the same name: then the folder selects the save.
@@ -40,10 +40,10 @@ def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str
     """Report that no checkpoint has this name, with the closest match and the available names, newest first.
 
     Args:
-        name: As it was given.
-        newest: Those that there are, newest first.
+        name: The requested name.
+        newest: The existing checkpoints, newest first.
         root: The tree.
-        also: Words that stand for some.
+        also: Words that select checkpoints.
     """
     ends = [checkpoint.name for checkpoint in newest if checkpoint.name.endswith(f"-{name}")]
     at_step = [checkpoint.name for checkpoint in newest if checkpoint.step is not None and str(checkpoint.step) == name]
@@ -58,12 +58,12 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     """Find the checkpoints that a path and an additional name select together.
 
     Args:
-        checkpoints: Of the tree.
-        focus: Name of the checkpoint that the path is a part of, or of its file.
+        checkpoints: The checkpoints of the tree.
+        focus: Name of the checkpoint that the path belongs to, or of its file.
         name: The value of `--checkpoint`.
 
     Raises:
-        UsageError: They select different ones. A trainer may ignore a name next to a file, we do not.
+        UsageError: They select different checkpoints. A trainer may ignore a name next to a file; ckpttool does not.
     """
     matches = named(checkpoints, focus)
     if name in {None, LATEST}:

@@ -132,9 +132,9 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Return every reason against the newest checkpoint, which is the one to repair, and the worst of each other one.
+    """Return all reasons against the newest checkpoint, the one to repair, and the worst reason against each other one.
 
-    That the training left some is a note beside the finding that this may be wrong.
+    An abandoned checkpoint is only a note if another finding says that it may not be abandoned.
     """
     is_open = any(finding.code is Code.ABANDONED_BRANCH for finding in decision.findings)
     for place, rejection in enumerate(decision.rejected[:MOST_REJECTED]):

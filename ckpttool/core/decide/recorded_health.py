@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import Health, HealthBook, worst_health
 
 IGNORE_HEALTH = "--ignore-health chooses it anyway"
-"""Remedy for a checkpoint that only its health speaks against; the option overrides only health."""
+"""Remedy for a checkpoint that is rejected only for its health; the option overrides only health."""
 
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:

@@ -78,12 +78,12 @@ def choose(
     """Choose from the newest checkpoint down, and stop at the first good one: nothing older is checked.
 
     Args:
-        inventory: With expected ranks and recorded health.
+        inventory: The checkpoints, with expected ranks and recorded health.
         question: The question.
         verdict_of: Checks one checkpoint's shards; called only if names alone do not rule it out.
 
     Raises:
-        UsageError: A name or prefix was given that is not there.
+        UsageError: The requested name or prefix does not exist.
     """
     prefix, by_config = _selected_prefix(inventory, question)
     course = Lineage(inventory)
@@ -256,7 +256,7 @@ def _with_true_remedies(
     reasons: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> list[Finding]:
-    """Offer an option as the remedy only if nothing else speaks against the checkpoint.
+    """Offer an option as the remedy only if there is no other reason against the checkpoint.
 
     Only headers are opened for this. To read every byte of a checkpoint that is not chosen would cost too much.
     """
@@ -324,7 +324,7 @@ def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
 
 
 def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
-    """Report where the saves begin, if all of them are beyond the requested step."""
+    """Report the first save's step, if all saves are beyond the requested step."""
     first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
     remedy = "allow a later step, or look for older checkpoints that were moved elsewhere"
     message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
@@ -485,7 +485,8 @@ def _at_fault(rejection: Rejection) -> frozenset[Rank]:
 
 
 HOUR_NS = 3600 * 10**9
-"""No save takes so long from its first file to its last; where ranks' names differ, no shorter time proves two."""
+"""No save takes this long from its first file to its last; if ranks' names differ, a shorter time does not prove two
+saves."""
 
 
 def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:

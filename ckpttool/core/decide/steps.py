@@ -28,7 +28,7 @@ from ckpttool.core.domain.units import STEP_DIGITS, Step
 _COUNTS_STEPS = frozenset({"step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "ba"})
 """Words before a number that counts steps, in any folder name."""
 _MAY_COUNT_STEPS = frozenset({"ckpt", "chkpt", "checkpoint"})
-"""A number behind it is a step, or counts the checkpoints."""
+"""Words before a number that is a step or counts the checkpoints."""
 # As text: most trees need none of these patterns, and five of them take a millisecond to compile.
 _NAME = r"(?s:(?P<stem>(?:.*[^A-Za-z0-9])?(?P<word>[A-Za-z]+)[-_=. ]?)?(?P<number>[0-9]+))"
 _ENDS_IN_NUMBER = rf"(?s:(.*?)([0-9]{{1,{STEP_DIGITS}}}))"
@@ -38,7 +38,7 @@ _UNIX_TIME = r"1[0-9]{9}(?:[0-9]{3})?"
 _OFF_BY_ONE = 1
 """A loop may count its first step as 0 or as 1."""
 _SEVERAL = 3
-"""Checkpoints that all say one step, whatever they are called."""
+"""Number of checkpoints that must all contain the same step under different names."""
 
 _OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
 """Findings that show that a number is unrelated to the training's progress."""
@@ -106,7 +106,7 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
         checkpoint: Of a tree that was settled.
     """
     findings = [finding for finding in checkpoint.findings if finding.code in _LAW]
-    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
+    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a foreign file, may have no step
         findings.append(step_unknown(checkpoint))
     return blocking(
         replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
@@ -223,7 +223,7 @@ def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Ste
 
 
 def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Find checkpoints whose counters have the same step although their names have different ones."""
+    """Find checkpoints whose counters have the same step although their names have different steps."""
     by_step: dict[Step, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.step is not None:
@@ -377,7 +377,7 @@ def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
 def _out_of_order(
     saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
 ) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find checkpoints that were committed before one of a lower step: from an earlier run, or copied."""
+    """Find checkpoints that were committed before a checkpoint of a lower step: from an earlier run, or copied."""
     by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
     for save in saves:
         if save.committed_ns is not None and save.step is not None and save.key not in copies:

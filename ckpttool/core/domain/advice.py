@@ -38,13 +38,13 @@ class Threshold:
     excluded: int
     """Values after the warm-up that were taken for spikes or were not finite."""
     false_alarms: float
-    """Expected per 10,000 steps: values at or above the threshold that were gone at the next step."""
+    """Expected false alarms per 10,000 steps: values at or above the threshold at a single step only."""
     false_alarms_at_most: float
     """The same with 95 % confidence."""
     alarm_share: float
     """Share of all values after the warm-up at or above the threshold, spikes included."""
     bins: tuple[Bin, ...]
-    """Of all finite values after the warm-up, with equal steps of the logarithm."""
+    """Bins of all finite values after the warm-up, equally wide on a logarithmic scale."""
 
     @property
     def alarms_too_often(self) -> bool:
@@ -68,7 +68,7 @@ class Calibration:
     """Recommended thresholds for one run."""
 
     warm_up: int
-    """Shown steps at the start that were left out."""
+    """Steps at the start that were left out."""
     global_norm: Threshold | Refusal
     count_threshold: int | None
     """Steps in a row after which stopping is right; None if there is no threshold."""
@@ -99,11 +99,11 @@ class LossAfter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """A spike to get around."""
+    """A spike to avoid."""
 
     onset: Step
     end: Step | None
-    """First step that is well again; None where the log ends before."""
+    """First normal step after it; None if the log ends before."""
     loss: LossAfter | None = None
     """None if the log was not read."""
 
@@ -130,11 +130,12 @@ class DataDetour:
     skip_batches: int
     first_skipped: Step
     last_skipped: Step
-    """From 1, as steps are counted: so many batches from the start of the data are not trained, or not again."""
+    """Counted from 1, as steps are: this many batches from the start of the data are not trained, or not trained
+    again."""
     samples_before: int | None
-    """Samples consumed at the checkpoint; None where the log does not tell them."""
+    """Samples consumed at the checkpoint; None if the log does not show them."""
     samples_after: int | None
-    """Samples consumed where the data continue."""
+    """Samples consumed at the position where the data continue."""
     detours: tuple[TrainersDetour, ...] = ()
     """The settings of each trainer that supports it."""
 

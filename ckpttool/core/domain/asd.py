@@ -11,11 +11,11 @@ class StrikeCount(str, Enum):
     """How an implementation counts abnormal values up to a strike."""
 
     HISTORY = "history"
-    """Suppressed values are kept without counting; the newest that counted takes part in the next strike, too."""
+    """Suppressed values are kept but not counted; the newest counted value also belongs to the next strike."""
     WINDOW = "window"
-    """Old ones go only while there are more than a strike needs."""
+    """Old values are dropped only while there are more than a strike needs."""
     STEPS = "steps"
-    """All values of one step are one."""
+    """All values of one step count as one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +26,21 @@ class AsdDialect:
     """Name for users."""
     counts: StrikeCount
     variable: str | None = None
-    """The environment variable that its parser reads; None: it has none."""
+    """The environment variable that its parser reads; None: it reads no variable."""
     is_strict: bool = False
-    """Its parser strips nothing, says nothing, and raises at a wrong flag."""
+    """Its parser strips nothing, warns about nothing, and raises at a wrong flag."""
     sample_interval: int = 3
-    """Every how many-th parameter is checked, if nothing is set."""
+    """Default sampling interval: one in this many parameters is checked."""
     checksum_minutes: int | None = None
     """How long a checksum runs; None: as long as the cooldown."""
     pauses_from_stop: bool = False
     """The pause between two checksums is counted from the end of the last one, not from its start."""
     pauses_beyond: bool = False
-    """A strike at the very end of the pause still starts none."""
+    """A strike exactly at the end of the pause does not start a checksum."""
     early_strike_waits: bool = False
-    """A strike in the pause gets its checksum when that is over; else it gets none."""
+    """A strike in the pause gets its checksum after the pause; otherwise it gets no checksum."""
     blind_in_checksum: bool = False
-    """It looks for no strike while its checksum runs."""
+    """It does not detect strikes while its checksum runs."""
 
 
 TORCH_NPU = AsdDialect(

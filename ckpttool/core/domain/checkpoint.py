@@ -22,7 +22,7 @@ class StepSource(str, Enum):
 
     CONTENT = "content"
     NAME = "name"
-    """With a sink size that was given."""
+    """From the name, with a sink size that the user set."""
     UNKNOWN = "unknown"
 
 
@@ -31,7 +31,7 @@ class CommitState(str, Enum):
 
     COMMITTED = "committed"
     UNCOMMITTED = "uncommitted"
-    """The trainer's own record (metadata, tracker) is not there or does not cover it."""
+    """The trainer's record (metadata, tracker) is missing or does not cover it."""
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
     UNKNOWN = "unknown"
@@ -42,9 +42,9 @@ class Content(str, Enum):
     """The parts of a save that a training can continue from."""
 
     FULL = "full"
-    """Weights, optimizer state and where the training stood."""
+    """Weights, optimizer state and training position."""
     WEIGHTS_ONLY = "weights-only"
-    """By design: nothing is damaged, but the optimizer would begin again."""
+    """By design: nothing is damaged, but the optimizer would be re-initialised."""
     UNKNOWN = "unknown"
     """It is unknown whether there is more than weights: the user chose the contents."""
 
@@ -58,11 +58,11 @@ class Topology:
     """Parallel sizes in ranks; None if not recorded, never guessed."""
 
     world_size: int | None = None
-    """Ranks that must have files of their own; None if that is not known, and where `shared`."""
+    """Ranks that must have separate files; None if unknown, or if `shared`."""
     shared: bool = False
     """Whether all ranks load the same files: then there is no number to know."""
     confirmed: bool = True
-    """False where the ranks' own files alone tell `world_size`: if the last rank's are lost, nothing misses them."""
+    """False if only the ranks' files show `world_size`: then missing files of the last rank are not noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Checkpoint:
     run: int = 0
     """0 for the first run of the tree; a higher one was started later."""
     label: str | None = None
-    """The part of its name besides the run, which saves of several runs may share; None: names mark no runs."""
+    """The part of its name other than the run, which saves of several runs may share; None: names show no runs."""
     sort_key: tuple[int, ...] = ()
     """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
     facts: Facts = ()
@@ -129,9 +129,9 @@ class Checkpoint:
     step_remedy: str | None = None
     """If the step is unknown: what the user can do to make it known; None if nothing helps."""
     shards: tuple[Shard, ...]
-    """By (rank, path)."""
+    """Sorted by (rank, path)."""
     topology: Topology
-    """`world_size` where the files themselves say it."""
+    """`world_size` is set if the files contain it."""
     format: FormatName
     expected: tuple[str, ...] | None = None
     """Paths that the trainer's own record says belong to it; None if there is no such record."""
@@ -142,7 +142,8 @@ class Checkpoint:
     content: Content
     """Required of every layout: weights alone are never resumed from unless requested."""
     is_tracked: bool = False
-    """Whether a trainer's record names it: as the last, where a start without a named save continues, or as best."""
+    """Whether a trainer's record names it: as the last save, from which a start without a named save continues, or as
+    the best."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     records_measured_health: bool = False
@@ -174,7 +175,7 @@ class Checkpoint:
     def nbytes(self) -> ByteCount | None:
         """Sum of the shards' sizes; None if the listing has no sizes."""
         total = 0
-        for shard in self.shards:  # a report asks this of half a million
+        for shard in self.shards:  # a report calls this for half a million shards
             if shard.stamp is None:
                 return None
             total += shard.stamp.size
@@ -209,11 +210,11 @@ class Tracked:
     """The last save according to the trainer's tracker."""
 
     name: str
-    """Of the checkpoint, whether or not there is such a one."""
+    """Name of the checkpoint, which may not exist."""
     step: Step | None
     """The step of that name."""
     written_ns: int | None
-    """When the tracker was written last, by its modification time; None where the disk does not tell."""
+    """Time of the tracker's last write, from its mtime; None if the disk does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +226,7 @@ class PartsGiven:
     of: int
     """Parts of the same run that there are."""
     missing: tuple[int, ...]
-    """Numbers of those that were not given, from 1, or could not be read."""
+    """Numbers, from 1, of the parts that are missing or unreadable."""
     stale: tuple[int, ...]
     """Numbers of those taken before the last of the files was written."""
     nodes: tuple[str, ...]

@@ -28,7 +28,7 @@ class ElementStats:
     infinities: int
     zeros: int
     least: float | None
-    """Of the finite elements; None if there are no finite elements."""
+    """Smallest finite element; None without finite elements."""
     greatest: float | None
     norm: float
     """L2 norm of the finite elements; of several files the largest, since it is unknown whether they hold slices or
@@ -63,9 +63,9 @@ class Opened:
     rank: Rank | None
     role: ShardRole
     format: FormatName | None
-    """By content; None if it could not be opened."""
+    """Format according to the content; None if it could not be opened."""
     nbytes: ByteCount | None
-    """Of the file."""
+    """Size of the file."""
     schema: str
     """Equal for two shards with the same tensors."""
     entries: tuple[TensorEntry, ...] = ()
@@ -89,11 +89,11 @@ class TensorRow:
 
     name: str
     dtype: str
-    """With the name that safetensors uses; that of most ranks."""
+    """Name in safetensors; the type of most ranks."""
     shape: Shape
     """The same."""
     nbytes: ByteCount
-    """In one file."""
+    """Bytes in one file."""
     ranks: tuple[Rank, ...]
     """The ranks that have it, ascending; none if all ranks share the file."""
     files: int
@@ -158,7 +158,7 @@ class Contents(Answered):
     file: str | None
     """The requested file; None: the complete checkpoint."""
     files: tuple[FileRow, ...]
-    """By (rank, path)."""
+    """Sorted by (rank, path)."""
     tensors: tuple[TensorRow, ...]
     """The requested tensors, by name in natural order."""
     left_out: int

@@ -45,7 +45,7 @@ class SkipBatches:
     global_batch_size: int | None
     """New global batch size in samples; None if neither a shard nor the user gave it."""
     sink_size: int | None = None
-    """Batches a data sink, where the skip was rounded down to a multiple of it."""
+    """Batches per data sink, if the skip was rounded down to a multiple of it."""
     lost_samples: int | None = 0
     """Samples skipped on purpose; None: some, but their number is unknown without a batch size."""
     begins_anew: bool = False
@@ -76,21 +76,21 @@ class GoesOn:
 
     effect: DataEffect
     why: str | None = None
-    """How it comes to that, in one sentence; None where the numbers say all."""
+    """The reason, in one sentence; None if the numbers explain it."""
     samples: int | None = None
     """Samples consumed at the save; None: unknown, or not used."""
     source: SampleSource | None = None
     """The source of `samples`; None without a source, or if the trainer uses only samples."""
     tokens: int | None = None
-    """Tokens consumed, where the trainer counts those."""
+    """Tokens consumed, if the trainer counts tokens."""
     batches: int | None = None
-    """Batches of the new size that the trainer takes for consumed; None: it does not count batches, or not known."""
+    """Batches of the new size that the trainer treats as consumed; None: it does not count batches, or unknown."""
     repeated: int | None = None
-    """Samples that are read again; None: not known."""
+    """Samples that are read again; None: unknown."""
     lost: int | None = None
-    """Samples that are never read; None: not known."""
+    """Samples that are never read; None: unknown."""
     where: str | None = None
-    """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
+    """Folder or file of the data loader's states that the trainer will read; None: it reads no such states."""
     exact_with: tuple[TrainerSetting, ...] = ()
     """Settings with which no sample is repeated or lost; empty if no such settings exist or are needed."""
     exact_if: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ def segments(texts: Sequence[str]) -> tuple[BatchSegment, ...]:
     """Parse `STEPS:GBS`.
 
     Raises:
-        UsageError: One of them is not two whole numbers.
+        UsageError: A text is not two whole numbers.
     """
     return tuple(_segment(text) for text in texts)
 
@@ -202,11 +202,11 @@ class DataQuestion:
     ] = None
     """For checkpoints that do not tell their own."""
     sink_size: int | None = None
-    """Batches a data sink in the resumed run; None: no data sinking, or not known."""
+    """Batches per data sink in the resumed run; None: no data sinking, or unknown."""
     segments: Annotated[tuple[BatchSegment, ...], SEGMENT] = ()
-    """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size.
+    """Earlier segments at other batch sizes, oldest first; the remaining steps ran at the checkpoint's size.
 
-    Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
+    Used only if no shard records them: a step counts batches of the size recorded with it, whatever ran before.
     """
     new_dataset: Annotated[bool, Option("--new-dataset", "Read the data from the beginning.", "Data position")] = False
     dataset_changed_at: Annotated[
@@ -243,7 +243,7 @@ class PastSizes:
     unrecorded_steps: int = 0
     """Highest step of those saves that record no batch size: the trainer continued from it without converting it."""
     why_unrecorded: str | None = None
-    """Which saves of this trainer record none; None if that is not known."""
+    """The saves of this trainer that do not record the batch size; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class SkipAnswer(Answered):
     exact_sizes: tuple[int, ...]
     """Global batch sizes near the requested one at which no sample is repeated; empty if it is exact."""
     told: TrainersSkip | None
-    """None where the trainer has no setting for it."""
+    """None if the trainer has no setting for it."""
     by_trainer: str | None = None
     """How the trainer skips them without a setting, in words; None: it does not, or is unknown."""
 
@@ -284,4 +284,4 @@ class TrainersSkip:
     remark: str | None = None
     """Why this setting and not the expected one."""
     whole_sinks: str = ""
-    """Whose way it is to count whole sinks."""
+    """Name of the trainer that counts whole data sinks."""

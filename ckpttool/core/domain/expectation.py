@@ -19,15 +19,15 @@ class WorldEvidence:
 
     world_size: int
     source: str
-    """In words that finish the sentence 'expected N ranks because …'."""
+    """Words that finish the sentence 'expected N ranks because …'."""
     declared: bool
     """True if the user or a config declares it, which is trusted; False for leftover files, which are only evidence."""
     confirms: bool = False
-    """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
-    size. So speaks a config that lets the trainer re-slice."""
+    """Whether it only confirms: the start may have another size than the save, so it only decides an uncertain case of
+    its own size. A config that lets the trainer re-slice is such evidence."""
     at_least: bool = False
-    """Besides, each of these ranks will load a file of its own, so that one below this number must not be missing,
-    while more do no harm. So speak the devices of a data-parallel start."""
+    """Whether each of these ranks will also load a separate file: no file below this number may be missing, and more do
+    no harm. The devices of a data-parallel start are such evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class RankFiles(str, Enum):
     """The places of the ranks' files of one save in its layout."""
 
     TOGETHER = "together"
-    """In folders that all ranks write to: an absent file is missing."""
+    """Folders that all ranks write to: an absent file is missing."""
     UNCOUNTED = "uncounted"
-    """In such folders, too, and no record says how many ranks there were: more may have written on other machines."""
+    """Such folders, without a record of the number of ranks: more ranks may have written on other machines."""
     APART = "apart"
-    """In a folder per rank: if machines save to their own disks, each has only those of its own ranks."""
+    """A folder per rank: if machines save to local disks, each machine has only the folders of its ranks."""
     UNKNOWN = "unknown"
     """Unknown: an absent file may be on another machine."""
 
@@ -59,11 +59,11 @@ class WorldSize:
 
     world: int
     why: str
-    """In words that finish the sentence 'expected N ranks because …'."""
+    """Words that finish the sentence 'expected N ranks because …'."""
     remedy: str
     """The remedy for a missing one."""
     confirmed: bool = True
-    """False where the ranks' own files alone tell it."""
+    """False if only the ranks' files show it."""
 
     def missing(self, subject: str, code: Row, path: str, ranks: Sequence[int]) -> Finding:
         """Return the finding about missing files, with the reason why they were expected.
@@ -94,7 +94,7 @@ class FilesByRank:
     size: WorldSize
     roles: tuple[ShardRole, ...]
     absent: Callable[[Rank, ShardRole], Finding]
-    """Says in the layout's words that a rank's file is not there, or that it is unknown whether it is."""
+    """Makes the layout's finding that a rank's file is missing, or that it is unknown whether it is missing."""
 
 
 ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
@@ -107,7 +107,7 @@ class Expectation:
     files: ExpectedFiles | None
     """None if unknown: then it is also unknown whether the save is intact."""
     topology: Topology
-    """How many ranks it must have, or that all of them share its files."""
+    """Required number of ranks, or the fact that all ranks share its files."""
     doubts: tuple[Finding, ...] = ()
     """Findings against this expectation itself; reported before missing files."""
     notes: tuple[Finding, ...] = ()
@@ -119,7 +119,7 @@ class Expected:
     """The expected files of every save of a tree."""
 
     checkpoints: tuple[Expectation, ...]
-    """In the order of the inventory's."""
+    """In the order of the inventory."""
     runs: tuple[RunSummary, ...]
     """The inventory's, with the sizes that were settled on."""
     findings: tuple[Finding, ...] = ()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class _Extras(TypedDict, total=False):
-        """Optional details of a finding, besides its sentence; the fields of `Finding` with the same names."""
+        """Optional details of a finding in addition to its message; the fields of `Finding` with the same names."""
 
         path: str | None
         tensor: str | None
@@ -110,9 +110,9 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
     """Summarize findings: the first, their number, and their ranks or lines.
 
     Args:
-        findings: Of one kind; at least one.
+        findings: Findings of one kind; at least one.
         world: Number of ranks, if known.
-        view: Whether to speak of machines, too, and to name every single rank.
+        view: Whether to also group by machine, and to name every rank.
     """
     message = findings[0].message
     ranks = sorted({rank for finding in findings for rank in finding.ranks})
@@ -149,7 +149,7 @@ def without_answer(findings: Iterable[Finding]) -> bool:
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
-    """Return whether other machines may have the files missing here, so that the whole is unknown."""
+    """Return whether other machines may have the files missing here, so that completeness is unknown."""
     return any(finding.code.is_elsewhere and finding.severity is Severity.UNKNOWN for finding in findings)
 
 

@@ -1,10 +1,9 @@
 """The standard library's `dataclass` and `replace`, for frozen values only, at a tenth of the cost of making a class.
 
 `dataclasses.dataclass` compiles six methods for each class when the class is made. A short command makes a hundred
-classes and would wait longer for that than for the disk. Here `__init__` alone is compiled, and only where many values
-are made; all others are inherited. To type checkers both are the standard library's, and `dataclasses.fields` and
-`dataclasses.replace` work as ever, though they first note the fields of a class as long as our `replace` needs for
-fifty values.
+classes, which would take longer than reading the disk. Here only `__init__` is compiled, and only if many values are
+made; all other methods are inherited. To type checkers both are the standard library's. `dataclasses.fields` and
+`dataclasses.replace` work as usual; their first call for a class takes as long as fifty calls of our `replace`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 _T = TypeVar("_T")
 
 _DEFAULTS: dict[type, dict[str, object]] = {}
-"""Of each class."""
+"""Defaults of each class."""
 
 _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
-"""Of classes of many values: reports of thousands of ranks are counted and compared by their fields."""
+"""Field getters of classes with many values: reports of thousands of ranks are counted and compared by their fields."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass, replace
@@ -76,7 +75,7 @@ else:
         def __get__(self, _value: object, cls: type) -> dict[str, object]:
             import dataclasses
 
-            with _NOTING:  # it goes through the class while it adds to it: threads must take turns
+            with _NOTING:  # it iterates over the class while it adds to it, so only one thread may run it
                 if vars(cls).get("__dataclass_fields__", self) is self:
                     noted = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True)(self._plain)
                     cls.__dataclass_params__ = noted.__dataclass_params__
@@ -187,7 +186,7 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
     Args:
         cls: A class of frozen values.
-        count: How many.
+        count: Number of values.
         **columns: `count` values for each field, defaults included; an endless `repeat` for a value that all share.
 
     Raises:

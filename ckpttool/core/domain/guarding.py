@@ -17,7 +17,7 @@ EVENTS_SCHEMA = "ckpttool/events/1"
 
 
 EVENTS_FOLDER = "guard"
-"""In the output folder of a training."""
+"""Folder inside a training's output folder."""
 
 
 class GuardEventKind(str, Enum):

@@ -23,7 +23,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """A config that makes the trainer do what a plan says."""
+    """A config that makes the trainer follow a plan."""
 
     text: str
     """The complete file; write it as UTF-8 without changing line ends."""
@@ -33,7 +33,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
-    """The settings of a launch command besides the plan."""
+    """The settings of a launch command other than the plan."""
 
     config: str
     """Path of the launch config, absolute: the trainer may look for a relative one elsewhere."""
@@ -52,7 +52,7 @@ class Fragment(OfChoice, Answered):
     NOUN = "launch"
 
     decision: ResumePlan | NoResumePoint
-    """With the path as the trainer shall see it, wherever it is started."""
+    """The decision, with a path that the trainer can open wherever it is started."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     view: View = USUAL
@@ -82,7 +82,7 @@ class Launch(OfChoice, Answered):
     commands: tuple[str, ...]
     """One for each node, node 0 first."""
     folder: str
-    """In which folder they are to be run, as the trainer's people call it."""
+    """Folder to run them in, in the trainer's terms."""
     written: bool = True
     """False if the file already had this content, or in a dry run: it and its `.bak` are unchanged."""
     dry_run: bool = False

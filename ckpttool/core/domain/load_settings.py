@@ -78,7 +78,7 @@ class LoadSettings:
     settings: tuple[TrainerSetting, ...]
     """The settings, most important first."""
     data: tuple[TrainerSetting, ...] = ()
-    """Where the data continue."""
+    """Settings for the position where the data continue."""
     first: tuple[Rename, ...] = ()
     """Renames to do first, in this order; paths are relative to the checkpoint folder."""
     remarks: tuple[str, ...] = ()

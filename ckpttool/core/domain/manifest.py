@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.errors import ExitCode
 
 VERSION = 1
-"""Of the manifest's form. Another number means that the values may mean something else: not verified."""
+"""Version of the manifest format. With another version, values may have another meaning, so they are not verified."""
 
 CHUNK_BYTES = ByteCount(64 << 20)
 """The unit in which damage is located, and in which workers share one big file.
@@ -35,7 +35,7 @@ class ShardSeal:
     """POSIX, relative to the inventory's root."""
     size: ByteCount
     xxh3_128: str
-    """Of the complete file, 32 hexadecimal digits."""
+    """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
     format: FormatName
@@ -44,9 +44,9 @@ class ShardSeal:
     first_seen: str
     """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
     healed: Healed | None = None
-    """Where the file was rebuilt from another rank's; None: it is as it was saved."""
+    """Set if the file was rebuilt from another rank's file; None: it is unchanged since the save."""
     tensors: TensorDigests | None = None
-    """One digest a tensor; None if they are not known, as in a manifest of a version that recorded none."""
+    """One digest per tensor; None if unknown, as in manifests of versions that did not record them."""
 
     def same_content(self, other: ShardSeal) -> bool:
         """Whether both describe the same bytes."""
@@ -74,7 +74,7 @@ class Manifest:
     sealed_by: str
     """Version of ckpttool."""
     shards: tuple[ShardSeal, ...]
-    """By path, each path once."""
+    """Sorted by path; each path occurs once."""
     disputed: tuple[Finding, ...] = ()
     """Not in the file: shards for which several manifests of one save differ."""
     version: int = VERSION
@@ -92,7 +92,7 @@ class Sealing:
 
     checkpoint: str
     path: str
-    """Of the manifest, relative to the inventory's root; empty if its layout has no place for one."""
+    """Path of the manifest, relative to the inventory's root; empty if the layout has no place for a manifest."""
     manifest: Manifest | None
     """The current record; None if sealing was refused, and any earlier one is unchanged."""
     written: bool

@@ -14,7 +14,7 @@ LocalTime = NewType("LocalTime", float)
 """Seconds since 1970-01-01 00:00 on a machine's own clock. Logs name no zone: compare only within one cluster."""
 
 MINUTE = 60.0
-"""Of such seconds."""
+"""Seconds per minute."""
 
 
 def parse_local_time(text: str) -> LocalTime:
@@ -58,9 +58,9 @@ class StepMetrics:
     consumed_samples: int | None = None
     """Samples over all ranks, up to and with this step."""
     learning_rate: float | None = None
-    """With which this step's update was made."""
+    """Learning rate of this step's update."""
     validation_loss: float | None = None
-    """Of samples that are never trained on, after this step."""
+    """Loss after this step on samples that are never trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +70,14 @@ class LogProblem:
     source: str
     """The log, as it is shown to people."""
     line: int
-    """From 1; 0 if the problem is the complete file."""
+    """Counted from 1; 0 if the problem is the complete file."""
     reason: str
     text: str
     """The start of the line, control characters escaped."""
 
     @property
     def ends_the_log(self) -> bool:
-        """Whether it is not about a line: the log could not be read at all, or not to its end."""
+        """Whether the problem is not about a line: the log could not be opened, or not read to its end."""
         return self.line == 0
 
 
@@ -103,15 +103,15 @@ class LogNote:
     kind: NoteKind
     source: str
     line: int
-    """From 1."""
+    """Counted from 1."""
     step: Step | None
     """The step it happened at; for a rewind the first step of the new attempt."""
     previous_step: Step | None = None
     """For a rewind, the step before it in the log."""
     value: float | None = None
-    """The norm, if given."""
+    """The norm, if reported."""
     count: int | None = None
-    """Consecutive steps, if given."""
+    """Consecutive steps, if reported."""
 
 
 LogItem = StepMetrics | LogProblem | LogNote
@@ -127,7 +127,7 @@ class LogAttempt:
     begun: bool
     """Whether the log shows that a start begins here. Otherwise earlier steps may be missing."""
     ended: bool
-    """Whether the log shows that the training stopped here. Else it may have gone on."""
+    """Whether the log shows that the training stopped here. If not, it may have continued."""
 
     @property
     def first(self) -> Step:
@@ -148,8 +148,8 @@ class TrainingLog:
     metrics: Sequence[StepMetrics]
     """One for each step, ascending: the last attempt at a repeated step."""
     attempts: tuple[LogAttempt, ...] | None
-    """In order of time; None if a log goes back implausibly often."""
+    """In chronological order; None if a log goes back implausibly often."""
     notes: tuple[LogNote, ...]
     problems: tuple[LogProblem, ...]
-    """The first ones; `problem_count` says how many there were."""
+    """The first problems; `problem_count` is the total."""
     problem_count: int

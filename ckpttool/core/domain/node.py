@@ -24,9 +24,9 @@ class Mount:
     """The file system of a path, according to the kernel."""
 
     kind: str
-    """`ext4`, `nfs4`, `fuse.sshfs`; empty where the kernel does not tell."""
+    """`ext4`, `nfs4`, `fuse.sshfs`; empty if the kernel does not report it."""
     source: str
-    """`/dev/sda1`, `server:/export`: on every machine the same only where the file system is shared."""
+    """`/dev/sda1`, `server:/export`: equal on all machines only if the file system is shared."""
     reach: Reach
 
 
@@ -36,7 +36,7 @@ class Room:
 
     free_bytes: int
     free_files: int | None
-    """Inodes; None where the file system makes them as it needs them."""
+    """Free inodes; None if the file system creates inodes on demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Surroundings:
     jobs: tuple[Job, ...]
     """The jobs according to launchers."""
     mount: Mount
-    """Of the tree's files."""
+    """The mount of the tree's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +88,14 @@ class Process:
     count: int
     """All processes of the start, on all machines."""
     local_index: int | None
-    """Among those on this machine, from 0; None where the launcher does not tell."""
+    """Index among the processes on this machine, from 0; None if the launcher does not report it."""
     local_count: int | None
-    """Those on this machine; None where the launcher does not tell."""
+    """Number of processes on this machine; None if the launcher does not report it."""
     run: str | None
-    """Names the start, the same in all of its processes, of letters, digits, dots, dashes and underscores; None where
-    the launcher has no name for it.
+    """ID of the start, equal in all of its processes: letters, digits, dots, dashes and underscores; None if the
+    launcher has no ID.
     """
     attempt: int
     """How often the launcher started all of this again, from 0."""
     node: int | None = None
-    """This machine among those of the start, from 0; None where the launcher does not tell."""
+    """Index of this machine among the machines of the start, from 0; None if the launcher does not report it."""

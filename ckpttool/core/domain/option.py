@@ -13,14 +13,15 @@ LAYOUTS: Final = "{layouts}"
 """Stands in a help text for the names of all layouts, which are the trainers'."""
 
 WITHOUT_BATCH_SIZE: Final = "{without batch size}"
-"""Stands there for the trainers whose shards do not hold it."""
+"""Placeholder for the trainers whose shards do not contain the batch size."""
 
 UNSET: Final = object()
-"""No default but that of the field."""
+"""The field's default applies."""
 
 
 QUESTION: Final = "question"
-"""Annotates a field that is a question itself: its options come in its place. One that may be None is None without."""
+"""Annotates a field that is itself a question: its options replace the field. An optional question is None without
+options."""
 
 
 class Option(NamedTuple):
@@ -36,7 +37,7 @@ class Option(NamedTuple):
     least: float | None = None
     most: float | None = None
     unit: str | None = None
-    """Of a time: the unit of a number without one (s, m, h, d); `-`: there must be one."""
+    """For a time: the unit of a plain number (s, m, h, d); `-`: a unit is required."""
     into: str | None = None
     """The unit of the field, if it differs; None: that of a bare number."""
     default: object = UNSET

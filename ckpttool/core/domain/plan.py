@@ -87,15 +87,15 @@ class ResumePoint:
     lost_steps: int
     """Batches between this checkpoint and the furthest one on its lineage, intact or not: work to be redone.
 
-    Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that continues
-    further, up to its last step.
+    In batches of this checkpoint's size, rounded up if the other checkpoint's size differs. If a log continues further,
+    up to the log's last step.
     """
     lost_samples: int | None = None
     """The same in samples; None if no batch size is known."""
     lost_time: LostTime | None = None
     """How long these steps took; None if unknown, or if no step is lost."""
     saved_ns: int | None = None
-    """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
+    """When the last of its shards was written, from the files' mtimes, in nanoseconds since 1970; None: unknown."""
     rejected: tuple[Rejection, ...]
     """Newest first: the checkpoints that a reader might have expected."""
     findings: tuple[Finding, ...]
@@ -170,11 +170,11 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """What a trainer does with the save that it chooses on its own, or without one."""
+    """What a trainer does by default: with the save that it chooses, or without a save."""
 
     LOADS = "loads"
     STOPS = "stops"
-    """With an error, or without a word."""
+    """With an error, or silently."""
     SCRATCH = "scratch"
     """It starts from random weights."""
     MIXES = "mixes"
@@ -207,7 +207,7 @@ class JudgedStart:
     """The result of a start with the current config, records and names, if no save is named explicitly."""
 
     simulation: Simulation | None
-    """None: not known, for `why` says why."""
+    """None: unknown, for the reason in `why`."""
     lead: str = "as configured"
     """Which start it is, for the beginning of a sentence."""
     why: str = ""
@@ -216,11 +216,11 @@ class JudgedStart:
     by_records: bool = False
     """Whether it uses small records next to the saves, which `repair pointer` writes."""
     data: str | None = None
-    """How its data would continue elsewhere than the plan says, in words; None: they do not, or that is not known."""
+    """In words, how its data position would differ from the plan; None: it does not differ, or is unknown."""
     lacks: str | None = None
     """The parts of the save that it leaves out, and the consequence, in words; None: none."""
     line: int | None = None
-    """Of the config's setting that decides."""
+    """Line of the config setting that decides."""
     mend: str | None = None
     """The change to the config that makes it load the chosen save, for the end of a sentence."""
     in_the_way: str | None = None
@@ -284,11 +284,11 @@ class ResumePlan:
     point: ResumePoint
     load: LoadSettings
     data: DataPosition
-    """Where the data continue."""
+    """The position where the data continue."""
     next_step: Step
     """Global step that the resumed run does first, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
-    """About the complete resume: counters that the trainer will get wrong, contradicting settings."""
+    """Findings about the resume: counters that the trainer will set wrongly, contradicting settings."""
     advice: SpikeAdvice | StopAdvice | None = None
     """The way to avoid a spike or to continue after a stop, if requested; `data` follows it."""
     placement: tuple[Placed, ...] = ()
@@ -302,10 +302,9 @@ class ResumePlan:
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
     """Return 0 if a checkpoint was chosen; with `strict`, only if no newer one was rejected for damage.
 
-    Where the choice loses more than may be lost, or a rank would start where its files are not: 10.
+    Return 10 if the choice loses more than allowed, or a rank would start on a machine without its files.
 
-    Where a log that was to have a say could not be read to its end, or showed no step, the choice was made without it:
-    14.
+    Return 14 if a requested log could not be read to its end, or showed no step: the choice was made without it.
     """
     match decision:
         case NoResumePoint():

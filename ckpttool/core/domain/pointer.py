@@ -13,17 +13,18 @@ class Pointer:
     path: str
     """Relative to the root."""
     rank: Rank | None = None
-    """Whose record it is; None if all ranks share it."""
+    """The rank of the record; None if all ranks share it."""
     name: str | None = None
     """The file or folder in it, as written; None if it names none."""
     target: str | None = None
-    """The path of that, relative to the root. It comes from a file: it is compared with paths, never followed."""
+    """The path of that file or folder, relative to the root. It comes from a file, so it is compared with paths but
+    never followed."""
     content: bytes | None = None
     """The trainer's own form of the same record."""
     trouble: str | None = None
     """Why it names nothing."""
     unknown: bool = False
-    """Whether it may name something: it is there, and could not be read."""
+    """Whether the record exists but could not be read, so that it may name something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,12 @@ class PointerText:
     content: bytes
     """The complete file."""
     like: str | None = None
-    """A record whose mode one that is missing gets, relative to the root: it is to be readable by the same."""
+    """A record, relative to the root, whose mode a missing record gets: the same users must be able to read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerFix:
-    """A record that shall name another checkpoint."""
+    """A record that must name another checkpoint."""
 
     path: str
     """Relative to the root."""

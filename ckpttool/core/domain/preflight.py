@@ -120,7 +120,7 @@ class DiskNeed:
     save_files: int
     free_bytes: int
     free_files: int | None
-    """None where the file system counts no inodes."""
+    """None if the file system does not count inodes."""
     unwritable: tuple[str, ...]
     """Folders that this user may not write to."""
     stays: str | None = None
@@ -136,14 +136,14 @@ class Preflight(OfChoice, Answered):
     NOUN = "preflight"
 
     config: str | None
-    """None where the trainer's configs are not read, so that there is nothing to give."""
+    """None if the trainer's configs are not read."""
     root: str | None
     """The checkpoint folder; None without a folder."""
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
     resolved_from: str | None = None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested path, for display."""
     view: View = USUAL
 
     @property
@@ -178,7 +178,7 @@ class FixedConfig:
     """The complete text, as is the next."""
     after: str
     fixes: tuple[SafeFix, ...]
-    """In the order of the file."""
+    """In file order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class Lint(Answered):
     NOUN = "preflight"
 
     checks: tuple[Check, ...]
-    """One a file, in the order in which they were given."""
+    """One check per file, in the order of the arguments."""
     fixed: tuple[FixedConfig, ...] = ()
     """The files fixed and written before the rules were applied."""
     foreign: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ class Lint(Answered):
     view: View = USUAL
     """The view for display."""
     command: str = "lint-config"
-    """By which reports are headed."""
+    """The command name in the heading of reports."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -214,13 +214,13 @@ class PreflightQuestion:
     """The start to check, and the findings to accept."""
 
     config: str | None
-    """None where the trainer's configs are not read."""
+    """None if the trainer's configs are not read."""
     tree: TreeQuestion = TreeQuestion()
     """Without the config: it is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()
     data: DataQuestion = DataQuestion()
     devices: int | None = None
-    """Devices that will be started in all; None: not known."""
+    """Total number of devices to be started; None: unknown."""
     strict: bool = False
     """Whether a newer checkpoint that was not chosen stops the launch."""
     allowed: tuple[Row, ...] = ()

@@ -1,7 +1,7 @@
-"""Progress of saves in a training: in samples, because a step counts batches of the size of its own run.
+"""Progress of saves in a training: in samples, because the batch size of a step depends on its run.
 
-At a resume with another global batch size a trainer may scale its step counter, so step 60 of 16 samples is further
-than step 100 of 8. The steps of two runs say the same only where nothing says that their batch sizes differ.
+When a trainer resumes with another global batch size, it may scale its step counter, so step 60 of 16 samples is
+further than step 100 of 8. The steps of two runs are comparable only if their batch sizes are not known to differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Questions of a user: the tree, the allowed checkpoints, and the evidence from training logs.
 
-A command takes these questions as they are: fields with an `Option` are asked for on the command line.
+Commands use these questions directly: each field with an `Option` becomes a command-line option.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ MARGIN: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """The requested parallel sizes of a training, in ranks; None: not given."""
+    """The requested parallel sizes of a training, in ranks; None: not set."""
 
     world: int | None = None
     tensor: Annotated[
@@ -127,7 +127,7 @@ class TreeQuestion:
             "--world-size", "Number of ranks of the training, if the folders do not show it.", "Which tree", least=1
         ),
     ] = None
-    """Ranks that the training had; None: what the tree shows."""
+    """Number of ranks of the training; None: as the tree shows."""
     steps_per_epoch: Annotated[
         int | None,
         Option("--sink-size", "Batches per data sink (without sinking: steps per epoch).", "Which tree", least=1),
@@ -159,12 +159,12 @@ class TreeQuestion:
             unit="s",
         ),
     ] = None
-    """Of such parts: seconds by which the machines' clocks may differ; None: the default."""
+    """For such parts: seconds by which the machines' clocks may differ; None: the default."""
     sizes: bool = False
     """Take every shard's size: one more call a file."""
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
-    """As the start will see it: some trainers go by it. None: not known."""
+    """The environment of the start, which some trainers read. None: unknown."""
     requested: AskedSizes = AskedSizes()
     """Sizes of the next run, if a checkpoint is chosen for one: a number of ranks about which the tree's trainer has
     something to say is not noted to have no effect."""
@@ -305,7 +305,7 @@ class ResumeQuestion:
         Step | None,
         Option("--before", "Only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
     ] = None
-    """Only what is at this step or before it, and what does not tell its step; None: any."""
+    """Only checkpoints at or before this step, or without a known step; None: any."""
     saves_as: str | None = None
     """The prefix of the config's saves: it selects one of several trainings in the folder."""
     allow_renames: Annotated[
@@ -323,7 +323,7 @@ class ResumeQuestion:
         ),
     ] = False
     sizes: Annotated[AskedSizes, QUESTION] = AskedSizes()
-    """Of the resumed run; its world size if that differs from the tree's question."""
+    """Sizes of the resumed run; its world size if that differs from the tree's question."""
     max_lost_steps: Annotated[
         int | None,
         Option(
@@ -397,7 +397,7 @@ class CheckQuestion:
     bucket: tuple[int, int] | None = None
     """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
     jobs: int | None = None
-    """Threads that read content; None: one a core."""
+    """Threads that read content; None: one per core."""
     timeout: float = 600.0
     """Seconds after which a read counts as hung, for each shard or GiB of one."""
     jump: float | None = None

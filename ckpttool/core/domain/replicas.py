@@ -11,7 +11,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 
 TENSOR_DIGEST_BYTES = 8
-"""Of xxh3-64: as fast as xxh3-128 and half the size, and no adversary makes the tensors that it must tell apart."""
+"""Size of an xxh3-64 digest: as fast as xxh3-128 and half the size; no adversary makes the tensors to compare."""
 
 PIECE_BYTES = 1 << 20
 """A larger tensor is digested in pieces, so that workers can share it: its digest is that of the pieces' digests."""
@@ -107,7 +107,7 @@ class RecordedSlices:
     source: str
     """Path of the record, relative to the inventory's root."""
     slices: Mapping[str, Mapping[Rank, int]]
-    """By tensor: one number per rank, equal if the slice is. Tensors with the same layout share one mapping."""
+    """Tensor -> one number per rank, equal for equal slices. Tensors with the same layout share one mapping."""
     is_of_save: bool = True
     """Whether it was written with the save; else at the start of a training, and the save may be of another layout."""
 

@@ -20,7 +20,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """The checkpoints to keep. Whatever the policy, none is deleted before `keep_last` newer good ones are proven."""
+    """The checkpoints to keep. Nothing is ever deleted before `keep_last` newer checkpoints are proven good."""
 
     keep_last: Annotated[
         int,
@@ -47,7 +47,7 @@ class RetentionPolicy:
     ] = ()
     """Names of checkpoints that stay whatever they are."""
     drop_abandoned: Annotated[bool, Option("--drop-abandoned", "Also delete abandoned branches.", "What stays")] = False
-    """Whether branches that the training left may go as well."""
+    """Whether to also delete abandoned branches."""
     prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin so; all others stay."""
 
@@ -57,7 +57,7 @@ class PruneOrder:
     """The checks before a prune, and the retention policy."""
 
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
-    """Do it; otherwise only say what would be done."""
+    """Execute the plan; otherwise only show it."""
     level: Annotated[
         Level | None,
         Option(
@@ -69,7 +69,7 @@ class PruneOrder:
     """How thoroughly to check the checkpoints that justify a deletion. None: every byte if there is a checksum to
     compare with, else headers."""
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: while a shard is younger, someone is writing here."""
+    """Seconds: while a shard is younger, a process is taken to be writing to the tree."""
     wait: Annotated[
         float,
         Option(
@@ -94,7 +94,7 @@ class PruneOrder:
             shown="",
         ),
     ] = 0.0
-    """Days that what went stays in the trash."""
+    """Days that deleted checkpoints stay in the trash."""
     max_age: Annotated[float | None, MAX_AGE] = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
 
@@ -104,18 +104,18 @@ class Why(str, Enum):
 
     LAST = "last"
     VERIFIED = "verified"
-    """One of the newest proven by a checksum, if newer ones have none."""
+    """Among the newest checkpoints proven by a checksum, if newer ones have no checksum."""
     UNPROVEN = "unproven"
-    """A checksum can prove it and was not compared with its bytes, nor were those of enough newer ones."""
+    """It has a checksum that was not compared with its bytes, and too few newer checkpoints are proven."""
     HEALTHY = "healthy"
     EVERY = "every"
     NAMED = "named"
     NEWER = "newer"
-    """Whole but not good (unhealthy, or an abandoned branch), and too few good ones are newer."""
+    """Intact but not good (unhealthy, or on an abandoned branch), and too few newer checkpoints are good."""
     NOT_WHOLE = "not-whole"
     DISPUTED = "disputed"
-    """It and another save contradict each other and nothing shows which of the two is damaged, or no one could read it,
-    or knows its step or run: it may be good."""
+    """It may be good: it contradicts another save and nothing shows which of them is damaged, or it is unreadable, or
+    its step or run is unknown."""
     STEP_UNKNOWN = "step-unknown"
     NEEDS_RENAMES = "needs-renames"
     ABANDONED = "abandoned"
@@ -170,7 +170,7 @@ class RetentionPlan:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there may be good ones, although none is known to be good."""
+        """Whether good checkpoints may exist, although no checkpoint is known to be good."""
         return not self.good and any(
             {Why.DISPUTED, Why.STEP_UNKNOWN, Why.ABANDONED}.intersection(fate.why) for fate in self.fates
         )
@@ -212,9 +212,9 @@ class Batch:
     """All files that are moved with one checkpoint."""
 
     trash: str
-    """The folder that it goes to, relative to the root."""
+    """The trash folder of the checkpoint, relative to the root."""
     moves: tuple[Move, ...]
-    """In order. While the first is away and any other is not, the checkpoint looks incomplete."""
+    """In order. After the first move, the checkpoint looks incomplete until all moves are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Trashed:
     """A checkpoint that an earlier prune moved to the trash."""
 
     name: str
-    """Of the folder in the trash."""
+    """Name of the folder in the trash."""
     goes: bool
     """Whether it has been there long enough."""
 
@@ -270,14 +270,14 @@ class Pruning(Answered):
     refusals: tuple[Finding, ...]
     """The reasons for changing nothing."""
     resolved_from: str | None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested path, for display."""
     elsewhere: tuple[Elsewhere, ...] | None = None
-    """Where the tree is not a folder of this machine: what would go where, by host, oldest checkpoint first; nothing
-    where something refuses it. Nothing of it is ever done from here."""
+    """If the tree is not a folder on this machine: the moves per host, oldest checkpoint first; empty if the plan is
+    refused. They are never executed from this machine."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the plan is valid, executed or not; a refusal has its code, and a tree without a good one counts."""
+        """0 if the plan is valid, executed or not; a refusal has its code, as has a tree without a good checkpoint."""
         if self.plan.good or seen_in_part(self.refusals):
             return of_findings(self.refusals)
         nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
@@ -316,7 +316,7 @@ class InTrash:
     step: Step | None
     """None if unknown: it is not a checkpoint, or the step was not requested."""
     nbytes: ByteCount | None
-    """Bytes of its shards; None if it is not known."""
+    """Bytes of its shards; None if unknown."""
     since: float
     """Unix seconds: when it was moved there."""
     taken: bool
@@ -342,7 +342,7 @@ class Trash(Answered):
     """For a list or a deletion: what is unknown, or prevents the deletion. For a restored checkpoint: what its headers
     show."""
     resolved_from: str | None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested path, for display."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -381,8 +381,7 @@ class Repair(Answered):
     apply: bool
     resolved_from: str | None
     read: int = 0
-    """The trainer's records that were read; none where the layout keeps no such record, or where there is no
-    checkpoint."""
+    """Number of trainer records that were read; 0 if the layout has no such records, or without a checkpoint."""
     able: int = 0
     """Those of them that can name the checkpoint."""
     named: bool = False

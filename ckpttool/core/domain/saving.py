@@ -26,7 +26,7 @@ class SaveProgress:
     loss_scale: float
     """1 without a loss scaler."""
     global_batch_size: int | None
-    """Samples a batch over all ranks; None: not known."""
+    """Global batch size in samples; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class SaveLabel:
     """How many starts of the training saved here before: 0 for the first, which has no suffix."""
     epoch: int
     step: int
-    """In the epoch."""
+    """Step within the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class SavedScalar:
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    """Of one element."""
+    """Shape of one element."""
     value: int | float
 
 

@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import ShardRole
 
 ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
-"""The scalars of one file, by the trainer's own names, sorted; absent ones are left out."""
+"""The scalars of one file, by the trainer's names, sorted; absent scalars are left out."""
 
 _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
 """Keys that manifests and ledgers have had from the first on, null if a file has no such scalar."""
@@ -73,7 +73,7 @@ class ScalarRules:
     """The scalars in the files of a layout, and the rules about them."""
 
     requested: tuple[RequestedScalar, ...] = ()
-    """In the order in which they are named."""
+    """In the order of the request."""
     required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
     """Roles whose files must hold scalars, and which whatever their siblings hold."""
     agreed: tuple[AgreedScalar, ...] = ()

@@ -35,7 +35,7 @@ class Setting:
     key: KeyPath
     value: Value
     line: int | None
-    """From 1; None if an alias provides it, because it is written elsewhere."""
+    """Counted from 1; None if an alias provides the value, because it is written elsewhere."""
     spelt: str | None = None
     """Texts and numbers without quotes, as the file has them; None for every other value."""
 
@@ -45,7 +45,7 @@ class Settings:
     """All settings of a config."""
 
     path: str
-    """As the user gave it."""
+    """The path from the user."""
     entries: tuple[Setting, ...]
     """A section before its contents."""
 
@@ -64,7 +64,7 @@ class SafeFix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The settings of a training config that all trainers share; a trainer's own class has more.
+    """The settings of a training config that all trainers share; the class of each trainer has more.
 
     None: not set and without a known default.
     """
@@ -72,7 +72,7 @@ class RunConfig:
     trainer: str
     """Whose config it is, by that trainer's name."""
     path: str
-    """As the user gave it."""
+    """The path from the user."""
     text: str
     """The complete file: a launch config is made from it, and the file may change in the meantime."""
     settings: Settings

@@ -26,7 +26,7 @@ TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatNa
 """The formats of torch."""
 
 FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
-"""By the suffix of a shard's name; the actual format is that of its content."""
+"""Suffix of a shard's name -> format; the content decides the actual format."""
 
 
 class ShardRole(str, Enum):
@@ -58,7 +58,7 @@ class FileStamp:
     modified_ns: int | None = None
     """Time of the last change of its content, in nanoseconds since 1970; None if a storage has none."""
     changed_ns: int | None = None
-    """When content, name or rights changed last, which no one can set back as he can the other; None: not known."""
+    """When content, name or permissions last changed; unlike the mtime, users cannot set it back. None: unknown."""
 
     @classmethod
     def on_disk(cls, *, size: int, mtime_ns: int, inode: int, ctime_ns: int | None = None) -> FileStamp:
@@ -90,7 +90,7 @@ class Shard:
     run: int = 0
     """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
     stamp: FileStamp | None = None
-    """None where the listing did not need it."""
+    """None if the listing did not need it."""
     least: ByteCount | None = None
     """Bytes that it must have at least by its save's own record; None if no record says."""
 

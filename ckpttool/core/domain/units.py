@@ -14,7 +14,7 @@ STEP_DIGITS = 18
 
 
 def is_count(text: str) -> bool:
-    """Return whether a word is a plausible whole number; int() rejects thousands of digits."""
+    """Return whether a word is a plausible integer; int() rejects thousands of digits."""
     return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
 
 
@@ -26,7 +26,7 @@ ByteCount = NewType("ByteCount", int)
 
 
 _MOST_RANGES = 12
-"""As many as fit two lines: who wants all of thousands of scattered ranks asks a program."""
+"""As many as fit on two lines: for thousands of scattered ranks, use the JSON output."""
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
@@ -81,10 +81,10 @@ def in_gib(nbytes: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Format a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
+    """Format a time in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
-        OverflowError: It is in no year of the calendar, as a file's may be.
+        OverflowError: It is outside the calendar, as a file's time may be.
     """
     from datetime import datetime, timedelta, timezone  # already imported by typer; a library user need not have it
 

@@ -103,7 +103,7 @@ class TensorStat:
 
     name: str
     dtype: str
-    """With the name that safetensors uses."""
+    """Name in safetensors."""
     elements: int
     nans: int
     infinities: int
@@ -112,7 +112,7 @@ class TensorStat:
     norm: float
     """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite if F64 overflows."""
     denormal_only: bool
-    """Whether all are finite, and all nonzero ones are subnormal, of which there is at least one."""
+    """Whether all elements are finite, at least one is subnormal, and every other is subnormal or zero."""
 
     @property
     def finite(self) -> bool:
@@ -148,7 +148,7 @@ class ShardReport:
     tail_hash: str | None = None
     """xxh3-64 of those bytes: equal on replicas, different for other slices of a model. None if unknown."""
     metadata_hash: str | None = None
-    """xxh3-128 over the header's free text but its checksum, if it has any; None if that is not known."""
+    """xxh3-128 of the header's free text without its checksum, if it has free text; None if unknown."""
     digest: ShardDigest | None = None
     """None unless hashes were requested."""
     stats: Sequence[TensorStat] = ()
@@ -158,7 +158,7 @@ class ShardReport:
     copies: int = 1
     """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
     copy_matched: bool = False
-    """Whether a checksum of one of these copies was there and agreed."""
+    """Whether one of these copies has a matching checksum."""
     remembered: bool = False
     """True if a ledger has an earlier check of this very file, so that it was not read again."""
 
@@ -190,13 +190,13 @@ class Verdict:
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """By (rank, path); for a subset, of its shards only."""
+    """Sorted by (rank, path); for a subset, only of its shards."""
     findings: tuple[Finding, ...]
-    """Of the shards and of the complete checkpoint."""
+    """Findings about the shards and about the checkpoint."""
     unseen: int = 0
     """Shards outside the requested subset."""
     beside: tuple[ShardReport, ...] = ()
-    """Of these, by (rank, path): headers and sizes alone."""
+    """Reports of these shards, sorted by (rank, path), from headers and sizes only."""
     compared_with: tuple[str, ...] = ()
     """Other checkpoints, by name, that showed which ranks have copies of the same tensors; nearest first."""
     also_read: tuple[str, ...] = ()

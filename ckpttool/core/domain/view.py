@@ -1,4 +1,4 @@
-"""The amount of detail to show people, and their grouping into nodes. Programs always get everything."""
+"""The amount of detail to display, and the grouping into nodes. JSON output always has everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class View:
     ] = None
     """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None: unknown."""
     everything: Annotated[bool, Option("--verbose -v", "Show all details, and the settings used.")] = False
-    """Every finding, every rejected checkpoint and every rank, instead of the first ones and a number."""
+    """Show every finding, rejected checkpoint and rank, instead of the first ones and a number."""
 
 
 USUAL = View()

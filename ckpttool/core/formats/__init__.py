@@ -47,8 +47,7 @@ def _torch_zip() -> ShardFormat:
 def _is_mindspore(head: bytes) -> bool:
     """Check the first field, or the mark of an encrypted file.
 
-    A safetensors header of a fitting length begins with the same byte, but then with zeros where a record has its
-    tensor's name.
+    A safetensors header of a certain length begins with the same byte, but has zeros in place of the tensor's name.
     """
     return head.startswith(ENCRYPTED) or (head[:1] == bytes([RECORD]) and any(head[4:8]))
 
@@ -87,8 +86,8 @@ FORMATS = (
     Known(FormatName.SAFETENSORS, _is_safetensors, _safetensors),
     Known(FormatName.TORCH_PICKLE, _is_pickle, _torch_pickle),
 )
-"""Every format, the one with the surest mark first. Pickle comes last: its mark is two bytes, and a safetensors file
-whose header has 640 bytes begins with the same two."""
+"""Every format, the most reliable magic number first. Pickle comes last: its magic number has two bytes, and a
+safetensors file with a header of 640 bytes begins with the same two."""
 
 _SMALLEST = 10
 """Bytes of the smallest file of any format: a safetensors file with the header `{}`."""
@@ -97,15 +96,15 @@ _MAY_CHANGE_PLACES = {FormatName.SAFETENSORS: ".safetensors", FormatName.MINDSPO
 
 
 def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO_FACTS) -> Header:
-    """Read a shard's header, whatever the shard is.
+    """Read a shard's header, in any format.
 
     Args:
         source: The open shard.
-        named: The format that its name claims. It decides nothing but the words where the content says otherwise.
-        facts: The layout's facts about it, and its questions.
+        named: The format that its name claims. It affects only the message if the content has another format.
+        facts: The layout's facts about the shard, and the values that it requests.
 
     Returns:
-        The header, with findings where the file is damaged, refused or unknown. Content never raises.
+        The header, with findings if the file is damaged, refused or unknown. Content never raises.
 
     Raises:
         OSError: The disk did not answer.
@@ -127,7 +126,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
             return _under_its_name(shard_format.reader().header(front, head, facts), named)
     from ckpttool.core.formats.torch.shard import unsafe_pickle
 
-    # The oldest pickles begin with no mark at all.
+    # The oldest pickles have no magic number.
     return unsafe_pickle(source, head, hidden=False) or unread_header(
         named, _unrecognised(head, size), bytes_read=len(head)
     )

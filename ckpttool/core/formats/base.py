@@ -19,7 +19,7 @@ ZIP_MAGIC = b"PK\x03\x04"
 """Signature of a zip's first local file header."""
 
 ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
-"""What an encrypted file of MindSpore begins with.
+"""The first bytes of an encrypted MindSpore file.
 
 Source: crypto.h in MindSpore: AES-GCM, AES-CBC and SM4-CBC, as little-endian numbers.
 """
@@ -34,7 +34,8 @@ CHECKSUM_KEY = "crc_num"
 """Key of MindSpore's checksum in a safetensors header."""
 
 LAST_PAGE_BYTES = 4096
-"""A lost page at the end of a file is the commonest trace of a power failure: the size is there, the data is not."""
+"""A lost page at the end of a file is the most common trace of a power failure: the size is right, the data are
+lost."""
 
 MAX_DIMS = 64
 """Dimensions of a tensor; numpy supports no more, MindSpore fewer."""
@@ -53,7 +54,7 @@ class Header:
     format: FormatName
     """The file's format by its content; by its name if the content is unknown."""
     entries: tuple[TensorEntry, ...]
-    """In file order. Those read before the damage, if there is damage."""
+    """In file order; up to the damage, if the header is damaged."""
     scalars: ScalarValues
     """The requested scalars that exist."""
     metadata: tuple[tuple[str, str], ...]
@@ -64,7 +65,7 @@ class Header:
     """Without a path: the caller knows it."""
     bytes_read: int
     schema_hash: str | None
-    """As `schema_hash` computes it; None where the header could not be parsed to its end."""
+    """The result of `schema_hash`; None if the header could not be parsed to its end."""
     last_page: tuple[int, int] | None = None
     """First byte of the last tensor's data, and the byte after its end; None without tensor data, or if unknown."""
 
@@ -92,7 +93,7 @@ class ShardFormat(Protocol):
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read only the header and the requested scalars.
 
-        A damaged header does not raise: it comes back with findings.
+        A damaged header does not raise: it is returned with findings.
 
         Raises:
             OSError: The disk did not answer.

@@ -18,9 +18,9 @@ _KEPT_BYTES = 2 << 20
 
 
 class _Cache(local):
-    """Buffers that one thread reuses from file to file.
+    """Buffers that a thread reuses for every file.
 
-    New memory is paid for page by page when it is first written to, and that is what reading a header costs.
+    New memory costs a page fault per page at the first write, which would be most of the cost of reading a header.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ _KEPT = _Cache()
 class Front:
     """An open file whose first bytes are in memory; a `ByteSource` that does not read them again.
 
-    Good until the same thread opens the next one, and for that thread alone; later it asks the file again.
+    The memory is valid only for this thread, until it opens the next file; afterwards the file is read again.
     """
 
     __slots__ = ("_file", "_kept", "_page", "_page_begin", "_source", "block", "length", "stamp")

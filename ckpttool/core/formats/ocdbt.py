@@ -1,7 +1,7 @@
 """OCDBT, the key-value store of JAX's libraries for arrays: a manifest, a B-tree of nodes, and data files.
 
-Manifest and nodes are framed by a length and a CRC-32C; the values in the data files carry none. The nodes say where
-each value is, so which data files there must be, and how long each must be at least, is known without any of them.
+Manifest and nodes are framed by a length and a CRC-32C; the values in the data files have no checksum. The nodes give
+the place of each value, so the required data files and their minimum sizes are known without reading them.
 
 Source:
     The storage format as TensorStore documents it (kvstore/ocdbt), and what TensorStore 0.1.86 wrote.
@@ -19,16 +19,16 @@ from ckpttool.core.formats.crc32c import crc32c
 
 MANIFEST = "manifest.ocdbt"
 MOST_NODE_BYTES = 64 << 20
-"""Of a node or a manifest, packed or unpacked; TensorStore writes none of more than 8 MiB."""
+"""Maximum size of a node or a manifest, packed or unpacked; TensorStore writes at most 8 MiB."""
 _MOST_WINDOW = 64 << 20
 """Additional memory in bytes for decompression."""
 MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
-"""In a tree; each chunk of an array is one."""
+"""Maximum number of values in a tree; each chunk of an array is a value."""
 MOST_BYTES = 2 << 30
-"""Of all nodes, unpacked: a small one may be referred to, and unpacked, any number of times."""
+"""Maximum size of all unpacked nodes: a small node may be referenced, and unpacked, any number of times."""
 MOST_TEXT = 256 << 20
-"""Bytes of the keys or paths of one node: each may repeat all of the one before."""
+"""Maximum bytes of the keys or paths of a node: each may repeat the previous one completely."""
 
 _MANIFEST_MAGIC = bytes.fromhex("0cdb3a2a")
 _NODE_MAGIC = bytes.fromhex("0cdb20de")
@@ -61,7 +61,7 @@ class Extent(NamedTuple):
     """The place of a value."""
 
     path: str
-    """Of the data file, relative to the store; untrusted."""
+    """Path of the data file, relative to the store; untrusted."""
     offset: int
     length: int
 
@@ -92,12 +92,12 @@ def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
     """Read a store from its manifest to the place of every value; no value is read.
 
     Args:
-        read: Returns the bytes of a file in the store from an offset, so many or to its end; None where the file is
-            not there.
+        read: Returns a number of bytes of a file in the store from an offset, or all bytes to its end; None if the file
+            is missing.
 
     Raises:
-        BrokenStoreError: The manifest does not hold together.
-        OverLimitError: There is more than any trainer writes.
+        BrokenStoreError: The manifest is inconsistent.
+        OverLimitError: It is larger than any store that a trainer writes.
         OSError: The disk did not answer.
     """
     walk = _Walk(read)
@@ -106,7 +106,7 @@ def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
 
 
 class _Walk:
-    """From the manifest down."""
+    """A walk from the manifest down to the values."""
 
     def __init__(self, read: Callable[[str, int, int | None], bytes | None]) -> None:
         self._read = read
@@ -230,8 +230,8 @@ def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -
     """Return the parsed manifest or node.
 
     Raises:
-        BrokenStoreError: It does not hold together.
-        OverLimitError: It is larger than any that is written.
+        BrokenStoreError: It is inconsistent.
+        OverLimitError: It is larger than any that TensorStore writes.
     """
     if len(data) < _CRC_BYTES or crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
         message = "its CRC-32C does not match: the content was changed after it was saved, or truncated"

@@ -45,16 +45,16 @@ class Document:
 def parse_document(content: bytes, *, where: str) -> Document:
     """Return the only mapping in a YAML file.
 
-    PyYAML alone takes the last of two equal keys in silence, follows aliases into any number of values, and needs
-    seconds for deep nesting; a config that relies on one of these is refused rather than guessed.
+    PyYAML silently takes the last of two equal keys, expands aliases into any number of values, and needs seconds for
+    deep nesting; a config that relies on one of these is refused.
 
     Args:
         content: The complete file.
-        where: Names the file in the error.
+        where: Name of the file for errors.
 
     Raises:
-        ConfigError: No YAML, no UTF-8, not one mapping, a key twice, a tag of its own.
-        UnsafeError: Larger, deeper or with more aliased values than a config can be.
+        ConfigError: It is not YAML or UTF-8, not a single mapping, or has a duplicate key or a custom tag.
+        UnsafeError: It is larger or deeper than a config can be, or has more aliased values.
     """
     import yaml
 

@@ -88,8 +88,9 @@ def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
     """Read the scalars' values.
 
     Returns:
-        What could be read. A scalar of a wrong type, or one that no training can have reached, is a finding
-        and stays None; one beyond the end of a cut file is None without a finding, since the cut has its own.
+        The readable values. A scalar of a wrong type, or with an implausible value, is a finding and stays None; a
+        scalar beyond the end of a truncated file is None without a finding, because the truncation is reported
+        separately.
 
     Raises:
         OSError: The disk did not answer.
@@ -128,9 +129,8 @@ def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tup
     """Read every one-element tensor, and every short text, of any name.
 
     Returns:
-        Name and value, in file order; of thousands the first. A float is the shortest decimal that has these bits, as
-        its trainer's people would write it. Floats of 8 bits and less, and what is beyond the end of a cut file, are
-        left out.
+        Names and values, in file order; only the first of thousands. A float is returned as the shortest decimal with
+        the same bits. Floats of 8 bits or less, and values beyond the end of a truncated file, are left out.
 
     Raises:
         OSError: The disk did not answer.

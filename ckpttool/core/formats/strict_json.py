@@ -1,4 +1,4 @@
-"""Foreign JSON, parsed once and strictly: readers get typed values, or an error with file and key path."""
+"""Strict parsing of foreign JSON: readers get typed values, or an error with file and key path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class ParseError(ValueError):
-    """A record is not what its writer should have written. Readers catch it and report a finding."""
+    """A record differs from its specification. Readers catch this error and report a finding."""
 
     def __init__(self, problem: str, *, where: str = "", key: str = "", line: int | None = None) -> None:
         """Take the problem and its place.
@@ -67,12 +67,12 @@ def parse_json(
     Args:
         data: The complete file.
         where: Names the file in the error.
-        limit: Most bytes that are checked.
-        most_memory: Most bytes that the values may take, by `memory_of`.
-        nonfinite: Take `NaN` and `Infinity`, for logs: there they are values, and the interesting ones.
+        limit: Maximum number of bytes.
+        most_memory: Maximum memory of the values in bytes, as estimated by `memory_of`.
+        nonfinite: Accept `NaN` and `Infinity`, which are valid and important values in logs.
 
     Raises:
-        ParseError: As above, or no JSON at all.
+        ParseError: The document is refused as above, or is not JSON.
     """
     if len(data) > limit:
         raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=where)
@@ -124,8 +124,9 @@ def as_number(value: Json) -> float:
 def memory_of(data: bytes) -> int:
     """Estimate an upper bound of a JSON document's memory after parsing, without parsing it.
 
-    Its text and its strings, in four bytes a character where one character needs them; the empty objects, lists and
-    numbers that cost most for their length; keys, of which the first five are free in the object's own size.
+    The estimate counts the text and its strings, with four bytes per character if any character needs them; the empty
+    objects, lists and numbers, which cost most for their length; and keys, of which the first five are included in the
+    object's size.
     """
     wide = 1 if data.isascii() else 4
     objects, quotes = data.count(b"{"), data.count(b'"')
@@ -267,7 +268,7 @@ def _snippet(value: Json) -> str:
 def _check_depth(data: bytes, where: str) -> None:
     """Reject deep nesting before `json` parses it.
 
-    How deep `json` can go depends on the stack that is left; the same file must give the same answer everywhere.
+    The depth that `json` can parse depends on the remaining stack; the same file must give the same answer everywhere.
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return

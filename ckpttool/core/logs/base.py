@@ -42,9 +42,9 @@ class LogSource:
     name: str
     """As it is shown to people."""
     stream: Readable
-    """From the first byte, already decompressed."""
+    """The log from its first byte, already decompressed."""
     columns: Mapping[str, str] | None = None
-    """Field of StepMetrics -> name in the log, where the user gave it."""
+    """Field of StepMetrics -> name in the log, if set by the user."""
     curves: bool = False
     """Whether learning rates and validation losses are requested, even of steps without other values."""
 
@@ -162,7 +162,7 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
 
 
 def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a block that contain one of several words, each once, with its number, without its end.
+    """Yield the lines of a block that match a pattern, each once, with its number and without its line end.
 
     Lines that are longer than any useful line are left out.
     """
@@ -191,11 +191,11 @@ def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
 
 
 def local_time(seconds: float) -> LocalTime:
-    """Return a time, given in seconds since 1970, in the local time of this machine's logs.
+    """Convert seconds since 1970 to the local time of this machine's logs.
 
     Raises:
-        ValueError: It is in no year of the calendar.
-        OverflowError: As above.
+        ValueError: The time is outside the calendar.
+        OverflowError: The time is outside the calendar.
     """
     local = datetime.fromtimestamp(seconds).astimezone()
     return LocalTime(local.replace(tzinfo=timezone.utc).timestamp())

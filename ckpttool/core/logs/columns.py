@@ -27,7 +27,7 @@ class JsonLines:
         """Yield a step for each object that has one; other objects, such as a run's settings, are skipped.
 
         Raises:
-            UsageError: No object has a step under any name that is known or was given.
+            UsageError: No object has a step under a known name or a name from the user.
         """
         return steps_of(source, self._rows(source))
 
@@ -77,7 +77,7 @@ class Csv:
         """Yield a step for each row.
 
         Raises:
-            UsageError: No column has the step under a known or given name.
+            UsageError: No column has the step under a known name or a name from the user.
         """
         return steps_of(source, self._rows(source))
 

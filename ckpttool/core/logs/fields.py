@@ -30,7 +30,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Field of StepMetrics -> the names it goes by, the likeliest first."""
+"""Field of StepMetrics -> its usual names, most likely first."""
 
 Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text means no value."""
@@ -84,7 +84,7 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
 
 
 def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
-    """Yield a step for each group of neighbouring rows of one step, and report where the log goes back.
+    """Yield a step for each group of neighbouring rows of one step, and report each point where the log goes back.
 
     Args:
         source: The log.
@@ -147,5 +147,5 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
 
 
 def _integer(value: float | None) -> int | None:
-    """Return the whole part: some trainers count epochs in fractions."""
+    """Return the integer part: some trainers count fractions of epochs."""
     return int(value) if value is not None and math.isfinite(value) else None

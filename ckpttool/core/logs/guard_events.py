@@ -31,7 +31,7 @@ class EventLine:
     """One line of an event file."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
     event: GuardEvent
 
 

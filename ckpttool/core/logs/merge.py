@@ -23,14 +23,14 @@ _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in
 def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
     """Return one value per step from the logs of all ranks and all attempts.
 
-    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step:
-    what one does not show the other may, and of two embedding norms the worse one counts, since one unhealthy rank is
-    enough. Different norms mean two attempts: the later one by the clock counts, else the later log.
+    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step: each may
+    have values that the other lacks, and the worse of two embedding norms counts, because one unhealthy rank is enough.
+    Different norms mean two attempts: the later attempt by the clock counts, else the later log.
 
-    Memory grows with the number of steps, not with the size of the logs: for one log by some bytes a step.
+    Memory grows with the number of steps, not with the size of the logs: for one log by some bytes per step.
 
     Args:
-        logs: Names, and the items of a reader for them.
+        logs: Names of logs, and the items that a reader yields for them.
         keep: Fields of `StepMetrics` that will be used.
     """
     merging = Merging(keep)
@@ -133,7 +133,7 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
             else:
                 attempts[place] = _both(attempts[place], attempt)
     times = [attempt.rows[0].time for attempt in attempts]
-    if all(times):  # else in the order in which they were given
+    if all(times):  # else in the order of the arguments
         attempts.sort(key=lambda attempt: attempt.rows[0].time or "")
     joined = attempts[:1]
     for attempt in attempts[1:]:

@@ -62,7 +62,7 @@ class LogReader:
         columns: str | None = None,
         curves: bool = False,
     ) -> None:
-        """Take the log formats, besides those with named columns.
+        """Take the log formats other than those with named columns.
 
         Args:
             of_trainers: Their formats, most specific first.
@@ -139,11 +139,11 @@ class LogReader:
     def merged(
         self, patterns: Sequence[str], root: str | None = None, *, keep: Collection[str] = FIELDS
     ) -> TrainingLog | None:
-        """Return one value per step from all selected logs; None if none is given and none found.
+        """Return one value per step from all selected logs; None if no log was selected or found.
 
         Args:
             patterns: Files, globs, folders of logs, or `-`.
-            root: The folder of the checkpoints, near which logs are searched if none is given.
+            root: The folder of the checkpoints, near which logs are searched without patterns.
             keep: Fields of `StepMetrics` that will be used.
 
         Raises:

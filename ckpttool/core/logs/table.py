@@ -21,10 +21,10 @@ class StepTable(Sequence[StepMetrics]):
     __slots__ = ("_columns", "_steps")
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:
-        """Begin empty.
+        """Start with an empty table.
 
         Args:
-            keep: Fields that will be used, besides the step; the others are dropped.
+            keep: Fields that will be used, in addition to the step; the others are dropped.
         """
         self._steps: array[int] | list[int] = array("q")
         self._columns = [(name, _column(_KINDS.get(name, "d"))) for name in FIELDS if name in keep]

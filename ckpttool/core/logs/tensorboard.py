@@ -24,7 +24,7 @@ from ckpttool.core.logs.base import BLOCK_BYTES, EXCERPT_CHARS, LogSource, Reada
 from ckpttool.core.logs.fields import ALIASES, CURVES, Row, resolve_columns, steps_of
 
 MOST_RECORD_BYTES = 16 << 20
-"""An event of a step has some dozens; pictures and graphs may be larger than anybody wants to hear of here."""
+"""A step's event has some dozens of bytes; images and graphs may be larger, and are not needed here."""
 
 _SURE_BYTES = 1 << 16
 """A larger record is a picture's or a graph's: its checksum is compared only if a value is read from it."""
@@ -48,9 +48,9 @@ class _DType(NamedTuple):
     content: str
     """Format character of `struct` for one number."""
     key: int
-    """Of the field with single numbers of this type."""
+    """Key of the field with single numbers of this type."""
     packed: int
-    """Of the field with packed numbers of this type."""
+    """Key of the field with packed numbers of this type."""
     below: bytes = b""
     """The omitted part of a number: a bfloat16 is the upper half of a float."""
 
@@ -78,12 +78,12 @@ _NOT_VARINTS = frozenset({1, 2})
 
 class _Event(NamedTuple):
     record: int
-    """From 1."""
+    """Counted from 1."""
     step: int
     time: float
     """Seconds since 1970."""
     values: dict[str, float]
-    """By tag; all scalars."""
+    """All scalars, by tag."""
 
 
 class TensorBoard:

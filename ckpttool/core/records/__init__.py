@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ckpttool.core.domain.frozen import dataclass
 
 OWN_FOLDER = ".ckpttool"
-"""In the tree's root, for ckpttool's own files."""
+"""Folder in the tree's root for ckpttool's own files."""
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
 """The moves of a running prune, or restore from its trash; deleted when it is done."""
@@ -19,11 +19,11 @@ BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """Digests of shards taken before they were written; one file per shard."""
 
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
-"""Where the seals lie that were added to a manifest: in an object store each a file that no one writes twice,
-`NAME.manifest/TIME-RANDOM.json`; on disks one of each of several machines, `NAME.manifest/I-of-N.json`."""
+"""Folder of the seals that were added to a manifest: in an object store, a file per seal that is never overwritten,
+`NAME.manifest/TIME-RANDOM.json`; on disks, one file per machine, `NAME.manifest/I-of-N.json`."""
 
 PART_SUFFIX = ".ckptpart"
-"""Of a file with one machine's part of a tree."""
+"""Suffix of a file with one machine's part of a tree."""
 
 OWN_STATE = "ckpttool.state"
 """The tensor in which ckpttool's own writer stores, as JSON, everything other than tensors; no other writer uses it.
@@ -32,7 +32,7 @@ It differs per rank, so it is not in the file's metadata, which is equal in all 
 """
 
 STREAM = "-"
-"""In the place of such a file: standard input."""
+"""Standard input, instead of such a file."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
 """The manifest's name in a checkpoint that has its own folder."""
@@ -51,7 +51,7 @@ class SealPlace:
     checkpoint: str
     """The checkpoint's name."""
     prefix: str | None
-    """The checkpoint's; None where the manifest is in the checkpoint's own folder, whatever its files are called."""
+    """The checkpoint's prefix; None if the manifest is in the checkpoint's folder, with files of any name."""
     births: str | None = None
     """The prefix of its shards' birth certificates, before the rank; None without birth certificates."""
 
@@ -66,7 +66,7 @@ class SealPlace:
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
-        """Return where one of several machines stores its seal."""
+        """Return the path of the seal of one of several machines."""
         return f"{self.additions_folder}/{number}-of-{of}.json"
 
     @property

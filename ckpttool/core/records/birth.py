@@ -55,7 +55,7 @@ def birth_path(begin: str, rank: Rank) -> str:
 
 
 def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
-    """List the certificates of a save, also of shards that are gone.
+    """List the certificates of a save, including those of deleted shards.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -119,7 +119,7 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
     read_births = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
     births = [birth for birth in read_births if isinstance(birth, Manifest)]
     if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
-        with suppress(OSError):  # a shard that is gone may have left its certificate
+        with suppress(OSError):  # a deleted shard may have left its certificate
             requested = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
             read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in requested])
     births = [birth for birth in read_births if isinstance(birth, Manifest)]

@@ -1,7 +1,7 @@
-"""Files found damaged by reading all of their content, so that a later header check does not call them good.
+"""Files that were found damaged by reading their full content, so that a later header check does not pass them.
 
-It is beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
-that a later check finds good, is forgotten.
+The record is next to the ledger, in the user's cache, and exists only if damage was found. A file is removed from it if
+it was written since, or if a later check finds it good.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FoundDamaged:
     drifted: bool = False
     """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
     since: Step | None = None
-    """Of a drift: the step of the first save known to differ; None if no step is known."""
+    """For a drift: the step of the first save known to differ; None if no step is known."""
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
@@ -114,8 +114,8 @@ class Proofs:
         """Record the findings about a shard; one whose name JSON cannot represent is left out.
 
         Args:
-            report: Of any level.
-            seal: xxh3-128 that a manifest recorded of it.
+            report: A report of any level.
+            seal: xxh3-128 of the shard in a manifest.
             was_damaged: Whether it was found damaged before.
         """
         if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():

@@ -1,8 +1,8 @@
 """Earlier verifications, so that an unchanged file need not be read again.
 
-It is in the user's cache, never in the tree: to verify changes nothing there. Whatever is wrong with it, nothing
-is known then, and the files are read. It cannot see bits that rot in a file whose size and times stay as they were:
-therefore what it says has an age.
+The ledger is in the user's cache, never in the tree: `verify` changes nothing there. If the ledger is damaged in any
+way, it is ignored, and the files are read. It cannot detect bit rot in a file whose size and times are unchanged, so
+its results expire.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ class Ledger:
     """The saved results about a tree."""
 
     shards: Mapping[str, Remembered] = field(default_factory=dict)
-    """By path, relative to the tree's root."""
+    """Path relative to the tree's root -> result."""
     tensors: Mapping[str, KnownTensors] = field(default_factory=dict)
-    """By path, as above."""
+    """Path relative to the tree's root -> digests."""
 
 
 def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
     """Return the file of this tree's ledger; None without a cache folder.
 
     Args:
-        root: The tree. Whatever links lead to it, its ledger is the same.
-        environment: Of the process.
-        disk: As `disk_identity` gives it. Machines that share a home have trees of their own under one path, and what
-            one of them verified says nothing of the others'.
-        kind: The folder: of the ledgers, or of related results.
+        root: The tree. Its ledger is the same through any link.
+        environment: The environment of the process.
+        disk: The result of `disk_identity`. Machines that share a home folder may have different trees under the same
+            path, and each result applies to one machine's tree only.
+        kind: The kind of folder: ledgers, or related results.
     """
     from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
 
@@ -136,15 +136,15 @@ def _believed(data: bytes) -> Ledger:
 def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max_age: float) -> ShardReport | None:
     """Return the report on a shard that was verified before and has not changed since.
 
-    Only a task of level CHECKSUM without hashes is answered so: headers cost less to read than to remember, and the
-    numbers and digests that the others ask for are not kept.
+    Only tasks of level CHECKSUM without hashes use the ledger: headers are cheaper to read than to store, and the
+    numbers and digests that other tasks need are not stored.
 
     Args:
-        ledger: Of the task's tree.
+        ledger: The ledger of the task's tree.
         task: The task to check.
-        stamp: The file as it is now.
+        stamp: The current stamp of the file.
         now: Unix seconds.
-        max_age: Seconds that an earlier verification counts.
+        max_age: Maximum age of an earlier verification in seconds.
     """
     remembered = ledger.shards.get(task.path)
     if remembered is None or task.level is not Level.CHECKSUM or task.hashes:
@@ -339,7 +339,7 @@ class Memory:
         return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
 
     def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
-        """Return schema hash and digests of a file that was read before and has not changed since; None: not known."""
+        """Return schema hash and digests of a file that was read before and has not changed since; None: unknown."""
         tensors = self._ledger.tensors.get(path)
         try:
             stamp = None if tensors is None else self._storage.stamp(path)

@@ -1,6 +1,6 @@
 """The manifest that `ckpttool seal` writes: JSON, one shard per line, the same bytes for the same seal.
 
-Believed only where it is intact, of this version, and in its own place.
+A manifest is used only if it is intact, of this version, and in its own place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""
 
 MOST_BESIDE = 1000
-"""Seals of one save in an object store that are joined, the latest ones."""
+"""Maximum number of seals of one save in an object store that are joined; the latest are used."""
 
 _BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
 _SHARE = re.compile(r"[1-9][0-9]{0,5}-of-[1-9][0-9]{0,5}\.json")
@@ -199,7 +199,7 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     joined = _joined(
         claims, [manifest for _, _, manifest in manifests], tuple(disputed[path] for path in sorted(disputed))
     )
-    # Of how many ranks a save is, no machine can tell that sealed its own alone.
+    # A machine that sealed only its own shards does not know the save's number of ranks.
     is_one = len({manifest.shards for _, path, manifest in manifests if path == place.path}) == 1
     return joined if is_one else replace(joined, world_size=None)
 

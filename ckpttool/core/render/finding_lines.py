@@ -89,7 +89,7 @@ _SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
 
 
 def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
-    """Return where to read more about the most severe finding, if any is more than a note."""
+    """Return a reference to the manual for the most severe finding, if any is more than a note."""
     gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
     if gravest is None or gravest.severity is Severity.NOTE:
         return []

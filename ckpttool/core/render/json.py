@@ -66,7 +66,7 @@ def _encode(value: Document, line: str) -> Iterator[str]:
     elif _is_flat(value):
         yield f"[{inner}{_flat(inner)(value)[1:-1]}{line}]"
     elif all(type(item) is dict and item and _is_flat(item.values()) for item in value):
-        # In a text line ends are escaped, so the replaced part is always between two objects.
+        # Line ends in texts are escaped, so the replaced part is always between two objects.
         members = _flat(f"{inner}  ")(value)[2:-2].replace(f"}},{inner}  {{", f"{inner}}},{inner}{{{inner}  ")
         yield f"[{inner}{{{inner}  {members}{inner}}}{line}]"
     else:

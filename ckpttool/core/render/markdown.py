@@ -27,7 +27,7 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 
 
 def summary(answer: Preflight | Lint) -> str:
-    """Return a heading with the verdict, a table of the checks, and one of the reasons, most severe first."""
+    """Return a heading with the verdict, a table of the checks, and a table of the reasons, most severe first."""
     return "\n".join(_lines(answer))
 
 

@@ -89,12 +89,12 @@ MANY_MARKS = 400
 def rank_map(
     saves: Sequence[tuple[Checkpoint, Sequence[Finding]]], *, columns: int, coarse: int | None = None
 ) -> RankMap:
-    """Draw up the map of saves.
+    """Build the map of saves.
 
     Args:
-        saves: In the order of the rows, each with all that was found of it.
-        columns: At most so many.
-        coarse: So many where a row would have more than `MANY_MARKS` spans; None: there is no such limit.
+        saves: The saves in row order, each with all its findings.
+        columns: Maximum number of columns.
+        coarse: Number of columns if a row would have more than `MANY_MARKS` spans; None: no such limit.
     """
     axis = _axis(saves)
     parts = [axis.parts(checkpoint, findings) for checkpoint, findings in saves]
@@ -136,9 +136,9 @@ class _Axis:
     noun: str
     width: int
     places: Mapping[str, int]
-    """Of files, by their common name in every save."""
+    """Column of each file, by its common name in all saves."""
     names: Sequence[str] = ()
-    """Of files that several saves have, by place; empty if a place is a rank."""
+    """Names of the files that several saves have, by column; empty if columns are ranks."""
     by_rank: bool = True
 
     def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
@@ -295,7 +295,7 @@ _STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.D
 class Drawn:
     """Map of the damage in the saves: one row of cells per save, for a wide terminal.
 
-    Only for eyes: a pipe gets nothing of it, and neither does a tree in which nothing is wrong.
+    It is shown only on a terminal, and only if something is wrong.
     """
 
     def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:

@@ -35,7 +35,7 @@ def _documents(names: Iterable[str]) -> Iterator[str]:
 
 def _table(schema: Schema) -> Iterator[str]:
     rows: dict[str, tuple[list[str], list[str]]] = {}
-    for path, kind, about in _below(schema, ""):  # of an object that has one of several forms a field may come twice
+    for path, kind, about in _below(schema, ""):  # if an object has alternative forms, a field may occur twice
         kinds, abouts = rows.setdefault(path, ([], []))
         kinds.append(kind)
         abouts.append(about)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 _ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
 """Text that can be printed and copied unchanged."""
 _SPLIT_PROOF = re.compile(r"(?!.*  )[^\\*?\[\]]*", re.DOTALL)
-"""What bash does not change when it splits text at white space and expands wildcards: inside of quotes that no one has
-parsed yet, a single space comes back as one, two spaces do not."""
+"""Text that bash does not change when it splits at white space and expands wildcards: inside quotes that are not yet
+parsed, a single space survives, two spaces do not."""
 _LAST_ASCII = 0x7F
 _UNDECODED = range(0xDC80, 0xDD00)
 """Python's stand-ins for bytes of a file name that are not UTF-8."""

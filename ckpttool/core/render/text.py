@@ -95,7 +95,7 @@ class Picture:
     """A drawing made for the terminal that shows it."""
 
     def __init__(self, draw: Callable[..., str]) -> None:
-        """Take a function that draws it, given a `width` in columns and whether `unicode` is available."""
+        """Take a function that draws it for a `width` in columns, with `unicode` characters if available."""
         self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -50,7 +50,7 @@ class Mapping:
     end: int = -1
     """After the closing brace, in flow style."""
     entries: dict[str, tuple[int, Value]] = field(default_factory=dict)
-    """By key: where the key starts, and its value."""
+    """Key -> the start of the key, and its value."""
 
 
 class Editor:
@@ -117,7 +117,7 @@ class Editor:
     def _add_in_braces(self, mapping: Mapping, entry: str) -> None:
         begin = self._text.index("{", mapping.start) + 1  # an anchor may stand before the brace
         inside = self._text[begin : mapping.end - 1]
-        # Behind the last value, but never behind a comment, which would swallow it.
+        # After the last value, but never after a comment, which would swallow it.
         position = mapping.end - 1 if "#" in inside else begin + len(inside.rstrip())
         if any(start == position for start, *_ in self._edits):
             comma = ", "  # after the previous addition
@@ -204,7 +204,7 @@ def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: st
 
 
 class _Reader:
-    """Builds the top two levels of mappings from events; deeper ones are skipped."""
+    """Builds the top two levels of mappings from events; deeper levels are skipped."""
 
     def __init__(self, events: list[yaml.Event]) -> None:
         self._events = iter(events)
@@ -279,7 +279,8 @@ def spell(value: Scalar, *, quotes: str = "") -> str:
 def _double_quoted(value: str) -> str:
     import json
 
-    # JSON's escapes are YAML's; what is added is only what JSON leaves alone and YAML forbids or takes for a line end.
+    # YAML understands JSON's escapes; only characters that JSON keeps but YAML forbids or reads as a line end are
+    # added.
     return _NOT_IN_YAML.sub(lambda char: f"\\u{ord(char.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
@@ -301,6 +302,6 @@ def _trailing_comma(inside: str) -> bool:
 
 
 def yaml_float(value: float) -> str:
-    """Encode a number so that YAML 1.1 reads a float: `1e-05` is text to it, and `3` a whole number."""
+    """Encode a number so that YAML 1.1 reads a float: it reads `1e-05` as text and `3` as an integer."""
     mantissa, exponent, power = repr(float(value)).partition("e")
     return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power

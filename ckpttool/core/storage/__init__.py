@@ -23,7 +23,7 @@ STORAGES: dict[str, Callable[[str], Storage]] = {
     "": LocalStorage,
     **dict.fromkeys(OBJECT_STORES, _objects),
 }
-"""Who opens a root, by the scheme before its `://`; a folder has none. Features may open others."""
+"""Scheme before `://` -> function that opens the root; a folder has no scheme. Features may add others."""
 
 _SAME_STORES = {
     **dict.fromkeys(("s3a", "s3n"), "s3"),

@@ -96,7 +96,7 @@ class Storage(Protocol):
 
         Raises:
             LostLinkError: It is a link, and its target does not exist.
-            OSError: Nothing is there, or it cannot be checked.
+            OSError: It does not exist, or cannot be checked.
         """
         ...
 
@@ -211,8 +211,8 @@ class ShrankError(OSError):
     """The file ended before the range did: it was truncated during the read.
 
     Attributes:
-        offset: First byte that is no longer there.
-        expected_end: Where the range was to end, exclusive.
+        offset: First missing byte.
+        expected_end: Expected end of the range, exclusive.
     """
 
     def __init__(self, *, offset: int, expected_end: int) -> None:

@@ -50,5 +50,5 @@ class LocalDisk:
         )
 
     def is_writable(self, folder: str) -> bool:
-        """Ask the system, which also knows read-only mounts and access lists."""
+        """Return the system's answer, which includes read-only mounts and access control lists."""
         return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PROBE_ITEMS = 8
-"""Items done before the first look: enough to tell, and at 2 ms a call still no loss anybody notices."""
+"""Items done before the first measurement: enough to decide, and at 2 ms per call not noticeable."""
 
 WORKERS = 32
 """More than 64 loses again; 32 keeps metadata servers friendly."""
@@ -28,7 +28,7 @@ STORE_WORKERS = 64
 def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
     """Apply `work` to every item and yield the results in the order of the items.
 
-    Where the disk lets this thread wait for some of them, the rest go to `WORKERS` threads.
+    If this thread has to wait for the disk, the remaining items are given to `WORKERS` threads.
     """
     done: list[R] = []
     index = 0

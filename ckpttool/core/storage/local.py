@@ -60,7 +60,7 @@ class LocalStorage:
     __slots__ = ("root",)
 
     def __init__(self, root: str) -> None:
-        """Take `root` as the folder that all paths start from."""
+        """Take the `root` folder, which all paths are relative to."""
         self.root = root
 
     def _full(self, path: str) -> str:
@@ -147,7 +147,7 @@ class LocalStorage:
 # O_NONBLOCK: opening a FIFO without a writer must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Never as much as the limit allows at once: the buffer is made before anybody knows how small the file is.
+# Smaller than the limit: the buffer is allocated before the size of the file is known.
 _FIRST_READ, _LATER_READS = 16 << 10, 1 << 20
 
 
@@ -181,7 +181,7 @@ def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
     try:
         entry.stat()
     except FileNotFoundError:
-        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or gone since it was listed
+        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or deleted since it was listed
     return Kind.OTHER
 
 

@@ -81,13 +81,13 @@ def _unescaped(field: str) -> str:
 def disk_identity(path: str, *, table: str, boot: str) -> str:
     """Return a string that is equal whenever one disk is read, and differs between disks of two machines.
 
-    A shared disk is known by its source, whichever machine looks. Every other one is known by its device on this
-    machine: after a restart it counts as another, which costs a second look and never a wrong answer.
+    A shared disk is identified by its source, on every machine. Every other disk is identified by its device on this
+    machine: after a restart it counts as another disk, which costs a second check but never gives a wrong answer.
 
     Args:
-        path: A folder on it.
-        table: As `mount_table` gives it.
-        boot: As `boot_id` gives it.
+        path: A folder on the disk.
+        table: The result of `mount_table`.
+        boot: The result of `boot_id`.
     """
     mount = mount_of(path, table)
     if mount.reach is Reach.SHARED:

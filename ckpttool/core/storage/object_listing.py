@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 200_000
 """Objects listed below a folder before anyone opens a deeper one: 200 requests."""
 LISTING_SECONDS = 120.0
-"""For a folder's names, or for a page of all that is below it: a store that says for ever that more comes is left."""
+"""Time limit for a folder's names, or for a page of everything below it: a store may claim forever that more
+follows."""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
 """A key that no bucket has."""
@@ -83,11 +84,11 @@ class ObjectListing:
         """Return the stamp of an object, None for a folder.
 
         Args:
-            path: In the bucket.
-            lies_in_a_tree: Whether its siblings will be requested, too; else only its descendants.
+            path: Path in the bucket.
+            lies_in_a_tree: Whether its siblings will also be requested; else only its descendants.
 
         Raises:
-            OSError: Neither is there, or the store does not say.
+            OSError: Neither exists, or the store does not report it.
         """
         if not path:
             self.folder(path)

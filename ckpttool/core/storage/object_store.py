@@ -23,7 +23,7 @@ INSTALL = "pip install 'ckpttool[objects]'"
 _PATIENCE = timedelta(seconds=30)
 RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": _PATIENCE}
 _CLIENT: ClientConfig = {
-    "allow_http": True,  # where the address of the store says so itself
+    "allow_http": True,  # only if the store's address uses http
     "connect_timeout": _PATIENCE,
     "read_timeout": _PATIENCE,  # for each piece; all of a large object may take as long as it takes
     "timeout": timedelta(days=1),
@@ -100,7 +100,7 @@ def reason_of(error: Exception) -> str:
 
 
 MOST_BYTES = 1 << 53
-"""Of an object: no store allows a hundredth of it, and computations with larger numbers do not end."""
+"""Maximum size of an object: no store allows a hundredth of it, and computations with larger numbers would not end."""
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FIRST_READ = 64 << 10
-"""Bytes of the first read: nearly all headers lie in them, and less would not come any sooner."""
+"""Bytes of the first read: nearly all headers fit in them, and a smaller read would not be faster."""
 _LATER_READS = 16 << 10
 """Minimum request size when a walk leaves the expected path."""
 _LONG_WALK = 4
-"""Reads one after another from which on it pays to ask for all of them at once in the next object."""
+"""Number of consecutive reads from which on the next object's reads are requested all at once."""
 _MOST_WALKS = 64
 _STREAM = 1 << 20
-"""Ranges from this on are read as a stream, in pieces of so many bytes."""
+"""Ranges of at least this size are read as a stream, in pieces of this size."""
 _MOST_BREAKS = 4
-"""How often in a row a stream may break off without having brought a byte."""
+"""How often in a row a stream may break off without any bytes received."""
 _PAUSE_SECONDS = 0.5
-"""Before the first try to continue; each further one waits twice as long."""
+"""Wait before the first retry; each further retry waits twice as long."""
 
 
 class ObjectStorage:
@@ -117,12 +117,12 @@ class ListedObjects(ObjectStorage):
         self._listed = listed
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the given stamp."""
+        """Return the stamp of the listing."""
         return self._listed[path]
 
 
 class ObjectSource:
-    """An object, all of whose bytes come from the listed version."""
+    """An object whose bytes all come from the listed version."""
 
     __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
 
@@ -330,8 +330,8 @@ class _Bucket(ObjectListing):
         """Yield a range in pieces.
 
         Raises:
-            _BrokenOffError: The rest did not come.
-            OSError: As the other reads.
+            _BrokenOffError: The stream broke off.
+            OSError: Any other read error.
         """
         from obstore.exceptions import BaseError
 
@@ -353,7 +353,7 @@ class _Bucket(ObjectListing):
 # -------------------------------------------------------------------------------------------------------- the process
 
 _STORES: dict[str, ObjectStore] = {}
-"""By scheme and bucket: a store keeps its connections, and is never sent elsewhere."""
+"""Scheme and bucket -> store: a store keeps its connections, and is never sent to another process."""
 _BUCKETS: dict[str, _Bucket] = {}
 _OPENING = threading.Lock()
 

@@ -10,11 +10,12 @@ from typing import Protocol, runtime_checkable
 from ckpttool.core.storage.base import ByteSource, ShrankError
 
 BLOCK_BYTES = 512 << 10
-"""One read. Smaller ones cost calls, larger ones leave the core's own cache (often 1 MiB) before all have had them."""
+"""Size of one read. Smaller reads cost more calls; larger ones leave the core's cache (often 1 MiB) before all kernels
+have used them."""
 DROP_BYTES = 64 << 20
 """How much is read before the page cache may forget it: rare enough to cost nothing, soon enough to spare others."""
 SMALLEST_DROP = 1 << 20
-"""Below this a range is not worth asking the kernel about."""
+"""Smaller ranges are not worth a system call."""
 PROBES = 16
 """Pages checked to tell whether a range is cached; spread out, because the header has just been read anyway."""
 _PAGE_BYTES = 4096
@@ -90,8 +91,8 @@ def read_blocks(
 def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
     """Return whether most of a range was already in the page cache; None if the file system does not show it.
 
-    Asked by reads that must not wait for the disk. Most, not all: the pages of headers have just been
-    read when this is asked. Each time of other pages, because Linux begins to read those that it lacks.
+    Used by reads that must not wait for the disk. "Most" because the pages of headers have just been read. Each call
+    checks other pages, because Linux starts to read the pages that are not cached.
     """
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None or end <= begin:

@@ -72,7 +72,7 @@ def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey, str]:
     """Return why saves must not be moved: the layout forbids it, the trainer will do it, or a link points to them.
 
-    Others may go beside them: by its contract what goes with a save belongs to nothing else.
+    Other saves may still be moved: by the layout's contract, the files of a save belong to no other save.
 
     Args:
         tree: The tree.
@@ -130,7 +130,7 @@ def _undo_interrupted(root: str) -> None:
     if not batches:
         return
     with moving(root):
-        # Others may also write in the root, where a pointer may be; a lost temporary file is reported.
+        # Other processes may also write in the root, where a pointer may be; a leftover temporary file is reported.
         for folder in sorted({move.path.rpartition("/")[0] for batch in batches for move in batch.moves}):
             sweep(f"{root}/{folder}")
         restore(root, batches)
@@ -206,7 +206,7 @@ def _written(tree: Tree) -> Iterator[tuple[str, float]]:
         for path in () if isinstance(members, Refusal) else members.records:
             try:
                 written = tree.storage.stamp(path).modified_ns
-            except OSError:  # not there, which is for the check of the checkpoint to say
+            except OSError:  # missing, which the check of the checkpoint reports
                 continue
             if written is not None:
                 yield path, written / 1e9
@@ -228,7 +228,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """Report paths that must not be changed: reached through a link, or on another disk.
 
     Raises:
-        IncompleteError: Something is not there any more.
+        IncompleteError: A path no longer exists.
     """
     blockers_found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
     return _unsafe(tree, blockers_found, "change the link's target, or the files on the other disk, by hand")
@@ -238,7 +238,7 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """Report files that cannot be written: a link, not a regular file, or in a linked folder; it may be missing.
 
     Raises:
-        IncompleteError: A folder is not there any more.
+        IncompleteError: A folder no longer exists.
     """
     existing = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
     blockers_found = files_not_to_replace(tree.storage.root, existing)
@@ -249,7 +249,7 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
     """Report the trainer's records that cannot be written: not a regular file, or reached through a link.
 
     Raises:
-        IncompleteError: A folder is not there any more.
+        IncompleteError: A folder no longer exists.
     """
     blockers_found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
     return _unsafe(tree, blockers_found, "replace it by a file, or change the link's target by hand")

@@ -27,7 +27,7 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
 
     Args:
         content: The complete file.
-        path: As the user gave it.
+        path: The path from the user.
         devices: Ranks that will be started, for configs in which that does not stand.
 
     Raises:
@@ -68,16 +68,16 @@ class BaseConfig:
 
 
 def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
-    """Read the config that a launch starts from, and check it by every rule about configs.
+    """Read the base config of a launch, and check it by all rules about configs.
 
     Args:
-        path: As the user gave it.
+        path: The path from the user.
         allowed: Findings that the user accepts.
-        devices: Devices that will be started in all; None: not known.
-        starts: Whether a start is judged, and not the config alone.
+        devices: Total number of devices to be started; None: unknown.
+        starts: Whether to judge a start, not only the config.
 
     Raises:
-        CkptToolError: It cannot be used at all.
+        CkptToolError: The config cannot be used.
     """
     run = parse_config(read_bytes(path), path=path, devices=devices)
     parts = part(_lint(run), run.text, path=path)

@@ -39,12 +39,12 @@ _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: Node | None = None) -> Preflight:
     """Check whether a launch now would resume from its checkpoint, and list every reason against it.
 
-    What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
+    An error in one check is reported as a reason, so that there is always an answer. This changes nothing.
 
     Args:
         question: Config, tree, and accepted findings.
-        disk: Tells free space and rights; None: the file systems mounted here.
-        node: Tells which disk this is, and of other machines; None: this one.
+        disk: The source of free space and permissions; None: the file systems of this machine.
+        node: The source of facts about this disk and other machines; None: this machine.
     """
     config: BaseConfig | None = None
     before: tuple[Check, ...] = ()
@@ -104,7 +104,7 @@ class Context(NamedTuple):
     config: BaseConfig | None
     """None without a config."""
     plan: ResumePlan | None
-    """With the path that the trainer loads; None: nothing was chosen."""
+    """The plan, with the path that the trainer loads; None: no checkpoint was chosen."""
     edited: LaunchConfig | CkptToolError | None
     """The launch config, or why it was not made; None without a choice, or if the user sets the checkpoint to load."""
     findings: Mapping[str, tuple[Finding, ...]]
@@ -121,7 +121,7 @@ class Context(NamedTuple):
         return Check(name=name, summary=summary, reasons=reasons, stopped=stopped)
 
     def _file(self, path: str | None, given: Collection[str | None]) -> str | None:
-        """Return the path of a finding so that it can be opened: as given, or joined to the root."""
+        """Return the path of a finding so that it can be opened: unchanged, or joined to the root."""
         root = self.answer.tree.inventory.root
         if path is None or path in given or os.path.isabs(path) or path.startswith(root):
             return path
@@ -195,7 +195,7 @@ def _start(context: Context) -> Iterator[Check]:
     findings, config = against_start(start, context.answer, plan), context.answer.question.config
     silenced = () if config is None else allowed_in(config.text, findings)
     remaining = [finding for finding in findings if finding not in silenced]
-    if start.lead == LAUNCHED:  # its lines are of a file that is not there
+    if start.lead == LAUNCHED:  # its lines refer to a file that does not exist
         remaining = [replace(finding, line=None) for finding in remaining]
     check = context.check("start", summaries.start_summary(start, plan), remaining)
     allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
@@ -281,7 +281,7 @@ class Judged:
 
     answer: Preflight
     plan: ResumePlan | None
-    """With the absolute path of the tree: the trainer may start in another folder."""
+    """The plan, with the absolute path of the tree: the trainer may start in another folder."""
     edited: LaunchConfig | CkptToolError | None
     """The launch config, or why it was not made; None if no checkpoint was chosen."""
 
@@ -301,7 +301,7 @@ class Judged:
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
     """Judge a launch before it is written, and what a start with its config would load.
 
-    Something may overrule that config. Without one there is no such start.
+    Other settings may override that config. Without a config there is no such start.
     """
     context = _by_config(question, config, answer, disk)
     edited = context.edited

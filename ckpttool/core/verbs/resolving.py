@@ -67,7 +67,7 @@ class PassedOver(NamedTuple):
     question: TreeQuestion
     """The tree's question."""
     point: ResumePoint | NoResumePoint
-    """With all that was passed over."""
+    """The choice, with all rejected checkpoints."""
 
 
 PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
@@ -147,7 +147,7 @@ def resolve(
     choice = _with_focus(choice, tree, question)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS, replicas=False))
-    # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
+    # The key includes the findings: to avoid a spike, a checkpoint is judged with additional findings of the detour.
     verdicts: dict[tuple[CheckpointKey, tuple[Finding, ...]], Verdict] = {}
 
     def verdict_of(checkpoint: Checkpoint) -> Verdict:
@@ -377,7 +377,7 @@ def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
-    """Select the checkpoint of the shard that was given, and no other; add which one the config saves."""
+    """Select only the checkpoint of the requested shard; add the checkpoint that the config saves."""
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
@@ -483,11 +483,11 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
 
     Args:
         answer: The answer of `resolve`.
-        version: Of the trainer, as people write it: `2.1`; None: the newest known, or as all known versions do it.
-        trainer: Its name, where the tree must be this one's; None: whosever it is.
+        version: Version of the trainer, such as `2.1`; None: the newest known, or the behaviour of all known versions.
+        trainer: Name of the trainer that the tree must belong to; None: any trainer.
 
     Raises:
-        UsageError: The tree is another trainer's, the version is unknown, or so is this trainer's choice.
+        UsageError: The tree is another trainer's, or the version or this trainer's choice is unknown.
     """
     tree = answer.tree
     title = "a single file" if tree.trainer is None else tree.trainer.title

@@ -130,7 +130,7 @@ def rebuilt(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 
 def saves_in_trash(storage: Storage) -> int:
-    """Count the saves in the trash, to tell the user where to look."""
+    """Count the saves in the trash, for a hint to the user."""
     from ckpttool.core.records.journal import trash_folders
 
     try:

@@ -155,9 +155,9 @@ class Tree(Listing):
     """The layout of this tree."""
     storage: Storage
     focus: str | None
-    """Checkpoint name, where the path was one shard or one save's own folder."""
+    """Checkpoint name, if the path was a shard or the folder of one save."""
     resolved_from: str | None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested path, for display."""
     book: HealthBook
     """The health file as read; its records are attached to the checkpoints."""
     machines: Machines = HERE
@@ -200,7 +200,7 @@ class Tree(Listing):
             return None
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
-        """Return where a checkpoint's seal is stored; None if its layout has no place for one."""
+        """Return the place of a checkpoint's seal; None if its layout has no place for seals."""
         return seal_place_of(self.layout, checkpoint)
 
 
@@ -209,7 +209,7 @@ def scan(question: Where = None) -> Tree:
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two, or the config is another trainer's.
+        UsageError: There are two trees, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
     question = tree_question(question, sizes=True)
@@ -251,11 +251,11 @@ def trees_below(root: str, *, layout: str | None = None) -> list[str]:
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
-    """Return a function that lists the same tree as if some files or folders were gone; paths relative to its root.
+    """Return a function that lists the same tree as if some files or folders were deleted; paths relative to its root.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two, or the config is another trainer's.
+        UsageError: There are two trees, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
     from ckpttool.core.storage.hidden import HiddenStorage
@@ -402,7 +402,7 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
 
 
 def read_config(path: str) -> RunConfig:
-    """Read what a training config says about resuming, parallelism and data.
+    """Read the settings of a training config about resuming, parallelism and data.
 
     Raises:
         UsageError: It cannot be read, or is not safe YAML.
@@ -414,7 +414,7 @@ def read_config(path: str) -> RunConfig:
 
 
 def _objections(layout: Layout, requested: AskedSizes) -> Callable[[Checkpoint], Sequence[Finding]]:
-    """Return a function that asks a tree's trainer about loading a save at other sizes."""
+    """Return a function that reports the trainer's objections to loading a save at other sizes."""
     trainer = trainer_of(layout)
     if trainer is None or requested == AskedSizes():
         return no_objections
@@ -434,7 +434,7 @@ def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, stor
 
 
 def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
-    """Read the newest checkpoint's separate seal, which records ranks whose folder is gone."""
+    """Read the newest checkpoint's separate seal, which records ranks whose folder was deleted."""
     if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
         return []
     newest = newest_first(inventory.checkpoints)[0]

@@ -109,7 +109,8 @@ def seal_read(
     """Seal the files that a session has read, as `seal_checkpoint` does, and save the related results."""
     sealing = seal_checkpoint(tree, checkpoint, verdict, now=time.time(), reseal=reseal)
     _keep_what_differs(session, verdict, sealing)
-    # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
+    # A checkpoint that cannot be pruned needs no reserve; a tracked checkpoint can be pruned once the record names
+    # another.
     is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
     if sealing.written and is_moved and not is_object_store(tree.storage.root):
         keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
@@ -187,7 +188,7 @@ def seal_checkpoint(
 def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
     """Add a manifest under a unique name: not every store can refuse to overwrite an object.
 
-    That no file changed since it was read need not be asked: every read was bound to the listing.
+    No check for changed files is needed: every read was bound to the listing.
     """
     old = read_manifest(tree.storage, place)
     if isinstance(old, ManifestProblem):

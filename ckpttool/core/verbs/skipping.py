@@ -24,11 +24,11 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
     Args:
         data: Batch sizes, segments and sink size.
-        steps: Batches consumed; None: those of the segments, or of the tree's resume point.
+        steps: Batches consumed; None: from the segments, or from the tree's resume point.
         path: A tree whose resume point gives steps and old batch size.
 
     Raises:
-        UsageError: Steps or the old batch size are not known.
+        UsageError: Steps or the old batch size are unknown.
     """
     if path is not None and steps is not None:
         raise UsageError("give --steps or DIR, not both")

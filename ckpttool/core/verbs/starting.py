@@ -1,4 +1,4 @@
-"""Check what the current start would load, by the simulation that `--simulate own` shows."""
+"""Check which checkpoint the current start would load, by the simulation of `--simulate own`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
 
 
 def judged_start(answer: Answer) -> JudgedStart | None:
-    """Return what the start with the config of the question would load; None if no checkpoint was chosen."""
+    """Return the judged start with the config of the question; None if no checkpoint was chosen."""
     plan, trainer = answer.decision, answer.tree.trainer
     if not isinstance(plan, ResumePlan):
         return None

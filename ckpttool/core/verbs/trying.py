@@ -15,10 +15,10 @@ def demo(folder: str = "ckpttool-demo") -> Demo:
     """Write a small tree of a real trainer whose newest save is truncated on two ranks.
 
     Args:
-        folder: A new one, or an empty one.
+        folder: A new or empty folder.
 
     Raises:
-        CkptToolError: Something is there already, or it could not be written.
+        CkptToolError: The folder is not empty, or could not be written.
     """
     from zipfile import ZipFile
 

@@ -322,7 +322,7 @@ def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Ve
 
 
 def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoint]:
-    """Return the checkpoints that `--checkpoint NAME|latest|all` selects, given once or several times, newest first.
+    """Return the checkpoints that `--checkpoint NAME|latest|all` selects, used once or several times, newest first.
 
     Raises:
         UsageError: No checkpoint has that name, or the path selects another checkpoint.

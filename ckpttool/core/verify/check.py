@@ -17,7 +17,7 @@ from ckpttool.core.verify.checks.structure import observe_header
 from ckpttool.core.verify.observation import Observation
 
 TRIES = 2
-"""A file that changes while it is read gets one more chance: the save may just have ended."""
+"""A file that changes during the read is read once more: the save may just have ended."""
 
 
 class CompareShard(Protocol):
@@ -165,8 +165,8 @@ def _without_packed_numbers(path: str) -> Finding:
 def _steady(observed: Observation, after: FileStamp) -> Observation:
     """Return the observation, unless the file changed during the read: then it proves nothing.
 
-    A header is read within microseconds, and a save that is under way pauses for longer. So where there is damage, the
-    file must also be the one that the listing saw.
+    A header is read within microseconds, and a running save pauses for longer. So if there is damage, the file must
+    also be unchanged since the listing.
     """
     listed = observed.task.listed
     if after == observed.report.stamp and (
@@ -180,7 +180,7 @@ def _steady(observed: Observation, after: FileStamp) -> Observation:
 
 
 def changed(task: CheckTask, message: str) -> Observation:
-    """Report a shard that someone writes, renames or removes."""
+    """Report a shard that another process writes, renames or removes."""
     remedy = "run again when nothing is writing here"
     return refused(task, unknown(Code.CHANGED_WHILE_READING, message, path=task.path, remedy=remedy))
 

@@ -57,7 +57,7 @@ class SeenShards(NamedTuple):
 
     reports: Sequence[ShardReport]
     seals: Mapping[str, ShardSeal]
-    """By path, from its manifest."""
+    """Records of its manifest, by path."""
     sealed: Collection[str]
     """Paths of the shards that match a seal that proves their content."""
     healed: Collection[str]
@@ -69,7 +69,8 @@ class CopyComparison(NamedTuple):
 
     findings: tuple[Finding, ...] = ()
     agreed: Mapping[str, int] = {}
-    """By path: how many copies of the file agree in every tensor, its own counted; 1 if that is not known of all."""
+    """Path -> number of copies of the file, including itself, that agree in every tensor; 1 if unknown for some
+    tensor."""
     compared_with: tuple[str, ...] = ()
     """Names of the other checkpoints that it was compared with, nearest first."""
     also_read: tuple[str, ...] = ()
@@ -77,7 +78,8 @@ class CopyComparison(NamedTuple):
     compared_paths: Collection[str] = ()
     """Paths of the files whose tensors are known at another checkpoint of the same start."""
     drifted: Mapping[str, SavedAt | None] = {}
-    """By path, for files that differ here and at every later checkpoint: the first such checkpoint; None: this one."""
+    """Path of a file that differs here and at every later checkpoint -> the first such checkpoint; None: this
+    checkpoint."""
     is_open: bool = False
     """Whether yet another checkpoint may show more."""
 

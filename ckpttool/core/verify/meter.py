@@ -29,7 +29,7 @@ class Meter:
         self.shards_done = 0
         """Shards with a report."""
         self.shards_kept = 0
-        """Of these, those that the ledger keeps, so that the next run continues from there."""
+        """Number of these shards that the ledger keeps, so that the next run continues after them."""
         self._planned_bytes = 0
         self._planned_shards = 0
         self._expected: tuple[int, int] = (0, 0)

@@ -24,10 +24,10 @@ PART_BYTES = 1 << 30
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
     """Return whether a shard belongs to a subset.
 
-    By its path alone: the same tonight and tomorrow, whatever else comes or goes, so that t nights cover everything.
+    Only its path decides: the subset does not depend on other files, so that t nights cover everything.
 
     Args:
-        path: The shard's.
+        path: Path of the shard.
         bucket: (n, t): the n-th of t parts, n from 1; None for all.
     """
     if bucket is None:

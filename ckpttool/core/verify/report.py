@@ -1,7 +1,7 @@
 """Reports of shards from their observations, and the verdict on a checkpoint from its reports, in any order.
 
-Here is also what records of a save say against its files: a manifest's sizes, schemas and scalars, and the save's own
-lengths.
+This module also compares the records of a save with its files: a manifest's sizes, schemas and scalars, and the lengths
+that the save records.
 """
 
 from __future__ import annotations

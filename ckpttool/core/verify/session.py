@@ -75,7 +75,7 @@ class Scope:
     proofs: Proofs | None = None
     """Stores damage found, so that a later check of headers does not call it good."""
     meter: Meter | None = None
-    """Who counts how far it has come."""
+    """Counts the progress."""
     requested: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, if known: to read one of them earlier costs nothing."""
     reads_other: bool = True
@@ -98,7 +98,8 @@ RECORD_LIMIT = 1 << 30
 """Bytes of a record that is compared with a digest."""
 
 _HELD_HEADERS = 3
-"""Checkpoints whose headers are kept: the one at hand and those on both sides. More would be memory for nothing."""
+"""Number of checkpoints whose headers are kept: the current checkpoint and its two neighbours. More would waste
+memory."""
 
 
 class Session:
@@ -116,7 +117,7 @@ class Session:
         self._engines = engines
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
-        """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
+        """Reports of the previous checkpoint, whose numbers were needed: it need not be read again."""
         self._copies = copies_of(self._neighbours, self._reading()) if scope.level.reads_content else None
 
     def _reading(self) -> Reading:
@@ -139,11 +140,11 @@ class Session:
     ) -> Iterator[ShardReport | Verdict]:
         """Judge one checkpoint: yield each shard's report as it is finished, and the verdict last.
 
-        Where numbers are compared, the reports of the checkpoint before come as well, ahead of its turn.
+        If numbers are compared, the reports of the previous checkpoint are also yielded, ahead of its turn.
 
         Args:
-            checkpoint: Of this tree, with its shards' sizes if content is read.
-            followed_by: The one that is judged next, so that files read of it now need not be read again.
+            checkpoint: A checkpoint of this tree, with its shards' sizes if content is read.
+            followed_by: The checkpoint that is judged next, so that its files that are read now need not be read again.
         """
         checkpoint = self._records.with_own_records(checkpoint)
         # A checkpoint to be sealed is judged alone: its sealer compares it with an older manifest.
@@ -232,9 +233,9 @@ class Session:
                 store.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
-        """Read the records of the checkpoint; a torn one, or one of a newer version, is ignored and reported."""
+        """Read the checkpoint's records; a record that is truncated or of a newer version is ignored and reported."""
         place = self._records.seal_place(checkpoint)
-        # Most trees have no place for manifests at all, and pay for no more than this.
+        # Most trees have no place for manifests, and need only this check.
         if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
             return {}, ()
         from ckpttool.core.records.birth import recorded
@@ -322,7 +323,7 @@ class Session:
                 self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
-        """Compare the small records that the save's own digests cover besides its shards."""
+        """Compare the small records that the save's own digests cover in addition to its shards."""
         paths = {shard.path for shard in checkpoint.shards}
         if not self._scope.level.reads_content or checkpoint.digests == ():
             return
@@ -437,7 +438,7 @@ class Session:
     ) -> Iterator[ShardReport]:
         """Read the previous checkpoint, and add to `reports` the tensors that changed too much since.
 
-        It is compared rank by rank as it comes, and what is read of it is kept only where it is to be judged next.
+        It is compared rank by rank as it is read, and its reports are kept only if it is judged next.
         """
         from ckpttool.core.verify.checks.numerics import JUMP, compare_numbers
 
@@ -454,7 +455,7 @@ class Session:
         # With a subset, the next checkpoint reads its own part of the shards.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, ShardTensors] = {}
-        # All files read of it are kept: also the shards missing in the current one.
+        # All of its files are kept, including shards that the current checkpoint lacks.
         for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))
             for index in sizes[report.rank, report.role]:

@@ -25,10 +25,10 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
 
     Args:
         root: The tree.
-        paths: Relative to its root.
+        paths: Paths relative to the root.
 
     Raises:
-        OSError: One of them is not there any more, or cannot be checked.
+        OSError: A path no longer exists, or cannot be checked.
     """
     disk = os.stat(root).st_dev
     folders: dict[str, str | None] = {}
@@ -79,10 +79,10 @@ def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
 
     Args:
         root: The tree.
-        paths: Relative to its root; they need not be there, but their folders must.
+        paths: Paths relative to the root; they need not exist, but their folders must.
 
     Raises:
-        OSError: A folder is not there any more, or cannot be checked.
+        OSError: A folder no longer exists, or cannot be checked.
     """
     disk = os.stat(root).st_dev
     for path in paths:

@@ -131,7 +131,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
         _make_folder(path, mode)
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise WriteFailedError(f"cannot make the folder {path!r}: a file or a symbolic link has its name")
-        # Even if it already exists: its creator may not have come this far.
+        # Even if it already exists: its creator may have been interrupted before this.
         parent_fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(parent_fd)
@@ -145,8 +145,8 @@ def remove(path: str) -> None:
     """Delete a file durably. A missing file is not an error.
 
     Raises:
-        WriteFailedError: It is still there.
-        NotDurableError: It is gone, but the disk did not confirm it.
+        WriteFailedError: It still exists.
+        NotDurableError: It was deleted, but the disk did not confirm it.
     """
     folder, name = os.path.split(path)
     try:
@@ -186,7 +186,7 @@ def sweep(folder: str) -> None:
 
 
 def is_own_temporary(name: str) -> bool:
-    """Return whether a file is a temporary one of a running or killed ckpttool."""
+    """Return whether a file is a temporary file of a running or killed ckpttool."""
     return _OWN_TEMPORARY.fullmatch(name) is not None
 
 
@@ -256,7 +256,7 @@ def assert_free(path: str) -> None:
     """Refuse a path that `replace` would refuse without `overwrite`.
 
     Raises:
-        UsageError: Something is there.
+        UsageError: The path exists.
     """
     if os.path.lexists(path):
         raise _in_the_way(path)

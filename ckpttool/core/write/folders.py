@@ -14,10 +14,10 @@ from ckpttool.core.write.files import close, ensure_folder, replace
 
 
 def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
-    """Return the entries of a folder besides these names; empty if there is no folder.
+    """Return the entries of a folder other than these names; empty if there is no folder.
 
     Raises:
-        UnsafeError: There is something else in its place.
+        UnsafeError: The path is not a folder.
         WriteFailedError: It cannot be listed.
     """
     try:
@@ -34,7 +34,7 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
 def filled(path: str) -> Iterator[str]:
     """Yield a folder to fill, which gets its name when it is complete: no reader sees a part of it.
 
-    If a folder of that name already exists, it is yielded itself.
+    If a folder of that name already exists, that folder is yielded.
 
     Args:
         path: The folder.

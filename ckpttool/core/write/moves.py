@@ -26,7 +26,7 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
 
     Args:
         root: The tree.
-        batches: In order.
+        batches: The batches, in order.
 
     Raises:
         IncompleteError: A file has changed since the plan; it and later ones were not moved.
@@ -44,10 +44,10 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
 def restore(root: str, batches: Sequence[Batch]) -> None:
     """Undo `move_to_trash` from any state: everything in the trash folders moves back to its place.
 
-    What is in its place, or in neither, stays as it is. Can be stopped itself and done again.
+    Files that are already in place, or in neither location, are unchanged. It can be interrupted and repeated.
 
     Raises:
-        IncompleteError: Something new has taken a place, or a folder is gone: a person must decide.
+        IncompleteError: A new file is in the way, or a folder was deleted: a person must decide.
         UnsafeError: A link prevents it.
         WriteFailedError: A rename failed.
     """
@@ -63,7 +63,7 @@ def assert_room(root: str, batch: Batch) -> None:
     """Check that `restore` can move a batch back: every folder exists, on both sides, and no place is taken.
 
     Raises:
-        UsageError: One is taken, or a folder is gone.
+        UsageError: A place is taken, or a folder was deleted.
         UnsafeError: A link prevents it.
         WriteFailedError: A folder cannot be opened.
     """
@@ -206,7 +206,7 @@ _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 def _put_back(source: int, target: int, name: str) -> bool:
     """Give a file or folder its name back, and return whether it has it; a new save of that name is never replaced.
 
-    A rename would replace a file. A hard link cannot; where the file has both names, it was stopped here before.
+    A rename would replace a file. A hard link cannot; if the file has both names, an earlier run was interrupted here.
     """
     status = os.stat(name, dir_fd=source, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
@@ -215,8 +215,9 @@ def _put_back(source: int, target: int, name: str) -> bool:
         except FileExistsError:
             return os.path.samestat(status, os.stat(name, dir_fd=target, follow_symlinks=False))
         except OSError as error:
-            # FAT and some network disks have no hard links, and Linux may forbid those to another user's files. Then
-            # the look below is all there is: what lands between it and the rename is replaced.
+            # FAT and some network disks have no hard links, and Linux may forbid hard links to another user's files.
+            # Then only the check below protects the file: one that appears between the check and the rename is
+            # replaced.
             if error.errno not in NO_HARD_LINKS:
                 raise
         else:
@@ -233,7 +234,7 @@ def _put_back(source: int, target: int, name: str) -> bool:
 
 
 def _forget(trash_fd: int, move: Move) -> None:
-    """Remove the trash name of a restored file; a folder was renamed and left none."""
+    """Remove the trash name of a restored file; a folder was renamed, so it has no trash name."""
     folder, _, name = move.path.rpartition("/")
     with suppress(FileNotFoundError), entered(trash_fd, folder) as source:
         os.unlink(name, dir_fd=source)
@@ -254,7 +255,7 @@ def _is_there(folder_fd: int, name: str) -> bool:
 
 
 def _remove_empty(folder_fd: int, path: str) -> None:
-    """Remove a folder if it is empty. One that is left is harmless; one with files in it must stay."""
+    """Remove a folder if it is empty. A leftover empty folder is harmless; a folder with files must stay."""
     with suppress(OSError):
         os.rmdir(path, dir_fd=folder_fd)
 

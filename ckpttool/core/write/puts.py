@@ -37,11 +37,11 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
 
     Args:
         root: The tree.
-        path: Its place, relative to the root. The folder must exist.
+        path: Path of the destination, relative to the root. The folder must exist.
         blocks: The content, in order.
-        size: Bytes that all of them have, as far as the disk is asked for room.
-        mode: Of the file, whatever the umask.
-        mtime_ns: When it shall look written, in nanoseconds since 1970, for some trainers take the newest; None: now.
+        size: Total bytes of all blocks, for the check of free space.
+        mode: Mode of the file, regardless of the umask.
+        mtime_ns: The mtime to set, in nanoseconds since 1970, because some trainers choose the newest file; None: now.
 
     Raises:
         UnsafeError, WriteFailedError: Nothing was changed.
@@ -76,7 +76,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
     Raises:
         IncompleteError: A place or a prepared file has changed: it needs manual attention.
         UnsafeError: A link prevents it.
-        WriteFailedError: The disk refused. Files already in place stay; a repetition does the rest.
+        WriteFailedError: A write failed. Files already in place stay; a repetition completes the rest.
     """
     with _explained("stopped while putting files in their places"), opened(root) as root_fd:
         for put in puts:

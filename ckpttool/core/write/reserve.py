@@ -1,7 +1,7 @@
-"""A reserve file in our folder, made while there is room, and deleted on a full disk to fit what comes first.
+"""A reserve file in ckpttool's folder, created while there is space, and deleted on a full disk to free space.
 
-Before anything can be deleted, a journal must be on the disk, and the trash needs folders. On a disk without a free
-block neither can be, and so a tree that fills its disk could not be pruned.
+Before anything can be deleted, a journal must be on the disk, and the trash needs folders. A disk without a free block
+has no space for either, so a tree that fills its disk could not be pruned.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def keep_reserve(folder: str, *, files: int) -> None:
             if not stat.S_ISREG(status.st_mode) or (is_plain(status) and status.st_size >= nbytes):
                 return
             os.unlink(path)
-        # A new file: what has that name may be a shard's second name. Half of it does no harm, and a temporary file
-        # would. No zeros, for they may be compressed.
+        # Only a new file: an existing file may be a hard link to a shard. An incomplete reserve does no harm; a
+        # temporary file would. The content is not zeros, because zeros may be compressed.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, os.urandom(nbytes))
@@ -57,7 +57,7 @@ def spend_reserve(folder: str) -> bool:
 
     Raises:
         WriteFailedError: It is still there.
-        NotDurableError: It is gone, but the disk did not confirm it.
+        NotDurableError: It was deleted, but the disk did not confirm it.
     """
     exists = os.path.lexists(f"{folder}/{NAME}")
     remove(f"{folder}/{NAME}")

@@ -29,7 +29,7 @@ class Streamed:
 
     size: ByteCount
     xxh3_128: str
-    """Of the complete file, 32 hexadecimal digits."""
+    """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
 
@@ -80,7 +80,8 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
             replaced: no other process may use the name.
 
     Raises:
-        UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
+        UnsafeError, WriteFailedError: Nothing was changed. UnsafeError means that a link, a FIFO or a device is in the
+            way.
         NotDurableError: The file is in place, but the folder could not be synced to the disk.
         ValueError: The blocks had another total size.
     """
@@ -155,7 +156,7 @@ def assert_room(folder_fd: int, path: str, size: int) -> None:
     """
     disk = os.fstatvfs(folder_fd)
     free = disk.f_bavail * disk.f_frsize
-    if disk.f_blocks and free < size:  # some network file systems know of no blocks at all
+    if disk.f_blocks and free < size:  # some network file systems do not report blocks
         raise WriteFailedError(
             f"cannot write {path!r}: it needs {size} bytes and the disk has {free} free; nothing was changed"
         )

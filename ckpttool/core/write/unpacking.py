@@ -14,9 +14,9 @@ def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
     """Write every file of an archive, with the time differences recorded in it.
 
     Args:
-        archive: One of ours: its names are not judged.
-        folder: It is created, or exists and is empty. Its files are never overwritten.
-        newest: When the youngest of the files shall have been written, in seconds since 1970.
+        archive: An archive of ckpttool: its names are not checked.
+        folder: The folder; it is created, or exists and is empty. Files in it are never overwritten.
+        newest: The mtime of the newest file, in seconds since 1970.
 
     Raises:
         UsageError: The folder is not empty, or something else has its name.

@@ -1,14 +1,14 @@
 """Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without their tensors' bytes; and their tensors.
 
-A file is nothing but such records, one after the other:
+A file consists only of such records, one after another:
 
     0A len { 0A len tag   12 len { (08 dim)* | 0A len dims   12 len type   1A len content } }
 
-Every protobuf library writes fields in this order, so another order is taken for damage. So are spare bytes inside a
-record: they would be fields that MindSpore does not have. Field 3 in place of 2 is a map parameter.
+Every protobuf library writes fields in this order, so another order is treated as damage. So are extra bytes inside a
+record: they would be fields that MindSpore does not have. Field 3 instead of 2 is a map parameter.
 
-MindSpore cuts a tensor of more than 512 MiB into several records that follow each other, all with the dims of the
-whole tensor; its loader joins neighbours of one name. So do we, and we check that they add up.
+MindSpore splits a tensor of more than 512 MiB into consecutive records, all with the dims of the complete tensor; its
+loader joins neighbours with the same name. This module does the same, and checks that the sizes add up.
 
 Source: `checkpoint.proto`; `_exec_save`, `tensor_to_ms_type`, `_write_parameter_bytes_data` and
 `_load_ckpt_into_param_dict` in MindSpore's train/serialization.py; the names are `str()` of MindSpore's types, tried
@@ -94,7 +94,7 @@ class RecordReader:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
-        """By the length of a tensor: the bytes before its content, with the type and dims in them."""
+        """Length of a tensor -> the bytes before its content, with the type and dims that they encode."""
 
     def read(self, buffer: bytes, at: int) -> Record:
         """Read the head of the record that begins at `at`.
@@ -233,10 +233,10 @@ class Tensors:
             self._missing = needed - content
 
     def finish(self, *, may_be_cut: bool) -> None:
-        """Take note that the tensor begun last gets no further record.
+        """Finish the last tensor, which gets no further record.
 
         Args:
-            may_be_cut: Whether the file ends here without a mark that it ends here.
+            may_be_cut: Whether the file ends here without an end mark.
         """
         if self._open is None:
             return

@@ -29,7 +29,7 @@ from ckpttool.core.formats.mindspore.records import MAX_RECORD_HEAD, BadRecordEr
 from ckpttool.core.formats.scalars import plan_scalars, read_scalars
 from ckpttool.core.storage.base import ByteSource
 
-# With `crc_check`, `_exec_save` writes this mark and ten bytes behind the last record.
+# With `crc_check`, `_exec_save` writes this mark and ten bytes after the last record.
 _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
 
@@ -43,7 +43,7 @@ _FAR_AHEAD = 64 * 1024
 """Bytes per read if tensors are small: many records in one call."""
 
 _BIG = 8 * 1024
-"""From this size on, copying a tensor costs more than another call does."""
+"""From this size on, copying a tensor costs more than another call."""
 
 
 class MindSporeCkpt:
@@ -186,7 +186,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
     """Read the checksum after the last record.
 
     Args:
-        rest: The file from `offset` on, or enough of it for the head of any record.
+        rest: The file from `offset` on, or at least enough for the head of any record.
         offset: Where the last record ends.
         size: Bytes of the file.
 

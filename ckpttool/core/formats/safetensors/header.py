@@ -33,7 +33,7 @@ MAX_SIZE = 2**64 - 1
 MAX_KEYS = 400_000
 """Keys of one object, tensors or metadata; the data kept for so many stay below 512 MB."""
 
-# Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.
+# Source: the order of `Dtype` in safetensors' tensor.rs. The widest types come first in a file, for alignment.
 DTYPES = {
     name: DType(name)
     for name in (
@@ -53,7 +53,7 @@ _SHOWN_CHARS = 40  # of a type that does not exist
 
 
 class InvalidHeaderError(Exception):
-    """The text violates the grammar; the message says where and how."""
+    """The text violates the grammar; the message gives the position and the reason."""
 
 
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
@@ -167,7 +167,7 @@ class HeaderText:
     """The contents of the JSON."""
 
     entries: tuple[TensorEntry, ...]
-    """In data order; their spans count from the first byte of the file."""
+    """In data order; spans are relative to the start of the file."""
     metadata: tuple[tuple[str, str], ...]
     """Sorted."""
     data_bytes: int
@@ -175,7 +175,7 @@ class HeaderText:
     canonical: bool
     """Whether safetensors itself would have written the same text."""
     schema_hash: str | None
-    """None where the text could not be read to its end."""
+    """None if the text could not be read to its end."""
     findings: tuple[Finding, ...]
 
 
@@ -231,13 +231,13 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
     """Encode the beginning of a file without metadata, as safetensors does.
 
     Args:
-        tensors: Name, type and shape of each, in any order; each name once.
+        tensors: Name, type and shape of each tensor, in any order; each name occurs once.
 
     Returns:
-        All bytes before the tensors' own, and the tensors with their places in the file, in the order of these.
+        All bytes before the tensors' data, and the tensors with their places in the file, in file order.
 
     Raises:
-        ValueError: A tensor has no whole number of bytes, or more than safetensors can count.
+        ValueError: A tensor's size is not a whole number of bytes, or is too large for safetensors.
     """
     rows: list[_Row] = []
     end = 0
@@ -290,7 +290,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
     """Compute the size of a shape; None if it is not a whole number of bytes, or too large for safetensors.
 
-    The running product counts, as in safetensors: `[2^63, 4, 0]` is refused although it has no elements.
+    As in safetensors, each intermediate product must fit: `[2^63, 4, 0]` is refused although it has no elements.
     """
     bits = 1
     for dim in (*shape, dtype.bits):
@@ -410,7 +410,7 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
     """Encode a header as safetensors does; the order of the metadata is its only random part.
 
-    It comes in parts: a hostile header is one string of many megabytes, of which every copy costs as much again.
+    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy costs as much again.
     """
     comma = ""
     yield "{"

@@ -1,6 +1,6 @@
 """safetensors: eight bytes of length, a JSON header, and the tensors' bytes without a gap.
 
-Source: the format section of the safetensors README, and what MindSpore's `save_checkpoint` writes into it.
+Source: the format section of the safetensors README, and the metadata that MindSpore's `save_checkpoint` writes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Safetensors:
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read and check the header, the size of the file, and the requested scalars.
 
-        `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
+        `bytes_read` counts the needed bytes without read-ahead, so it is equal on every run.
         """
         length = int.from_bytes(head[:LENGTH_BYTES], "little")
         data_begin = LENGTH_BYTES + length
@@ -166,8 +166,8 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
 
 # --- headers repeat --------------------------------------------------------------------------------------------------
 
-# Where the digits of a checksum stand in a header that safetensors wrote. No brace and no backslash before them: so
-# they lie inside `__metadata__`, and in a string. Compiled with the first header: most trees have none.
+# The digits of a checksum in a header that safetensors wrote. There is no brace and no backslash before them, so they
+# are in a string inside `__metadata__`. The pattern is compiled with the first header: most trees have no such header.
 _CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
 
 
@@ -177,7 +177,7 @@ class ParsedHeader:
 
     text: HeaderText
     data_begin: int
-    """Where the header ends."""
+    """End of the header."""
     is_canonical: bool
     """Whether safetensors itself would have written the same bytes, padding included."""
     requested: tuple[RequestedScalar, ...]
@@ -191,7 +191,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
 
     Args:
         block: Bytes that begin with the header and its length; later bytes are ignored.
-        end: Where the header ends.
+        end: End of the header.
         requested: The requested scalars.
 
     Returns:
@@ -242,7 +242,7 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
 
 
 _Bytes = tuple[bytes, bytes]
-"""A header before and behind the digits of its checksum, the length included."""
+"""A header before and after the digits of its checksum, including the length."""
 
 
 class HeaderMemory:

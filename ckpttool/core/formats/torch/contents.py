@@ -30,9 +30,10 @@ _MOST_NODES = 1_000_000
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
-"""Of a text: enough for a command line or a config. A longer one is cut, with the number of characters left out."""
+"""Maximum length of a text: enough for a command line or a config. A longer text is shortened, with the number of
+omitted characters."""
 _MOST_NAME_CHARS = 32 << 20
-"""Of all names and texts together: a few bytes of a pickle can say a long one a thousand times."""
+"""Maximum length of all names and texts together: a few bytes of a pickle can repeat a long text a thousand times."""
 _MOST_PLAIN = 8
 """Maximum number of plain values in a displayed list; a longer one lists the contents of a group."""
 
@@ -60,13 +61,13 @@ class TorchContents:
     """The contents of an archive."""
 
     entries: tuple[TensorEntry, ...] = ()
-    """By the place in the pickle; without spans where the numbers lie scattered, or no one can tell where."""
+    """Sorted by the path in the pickle; without spans if the elements are not contiguous, or their place is unknown."""
     values: tuple[tuple[str, Value], ...] = ()
     """Numbers and texts other than tensors, by their path in the pickle."""
     unread: int = 0
     """Tensors of kinds that are not followed: sparse, quantised, on no device."""
     version: str | None = None
-    """Of the archive."""
+    """Version of the archive."""
 
 
 def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchContents:
@@ -157,7 +158,7 @@ class _Walk:
             return self._inside_object(path, value)
         elif isinstance(value, (list, tuple)):
             if not all(isinstance(item, (int, float, str)) for item in value):
-                return _inside(path, enumerate(value))  # as it goes: a list may hold itself a million times
+                return _inside(path, enumerate(value))  # lazily: a list may contain itself a million times
             if 0 < len(value) <= _MOST_PLAIN:
                 self._keep(path, f"({', '.join(map(repr, value))})")
         return None

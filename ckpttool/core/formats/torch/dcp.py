@@ -31,7 +31,7 @@ from ckpttool.core.formats.torch.slice_machine import (
 from ckpttool.core.storage.base import Storage
 
 MOST_METADATA_BYTES = 256 << 20
-"""Of a `.metadata`; that of 512,000 slices has 90 MB."""
+"""Maximum size of a `.metadata`; with 512,000 slices it has 90 MB."""
 
 
 class SplitTensor(NamedTuple):
@@ -48,11 +48,11 @@ class DcpMetadata:
     """The contents of a `.metadata`."""
 
     tensors: Mapping[str, SplitTensor]
-    """By name, in the order of the file."""
+    """By name, in file order."""
     values: tuple[str, ...]
     """Names of values that are not tensors, in the order of the file."""
     slices: tuple[Slice, ...]
-    """In the order of the file."""
+    """In file order."""
     calls: tuple[Global, ...]
     """Every class and function that loading it would look up, sorted."""
 

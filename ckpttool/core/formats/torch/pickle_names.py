@@ -1,13 +1,13 @@
 """Names in pickles: the parts of tensors and plain values, unknown classes, and names that run code.
 
-A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
-the values that configs, settings of trainers and states of random numbers are made of. All else of Python's own library
-is refused: its corners that run a program are too many to be listed. So are the functions of packages that a training
-has anyway, but for those that are listed; of their classes, those are refused that are known to run something.
+A pickle names functions and calls them while it is loaded. The names that `torch.save` writes are known, and so are the
+types of values in configs, trainer settings and random-number states. Everything else in Python's standard library is
+refused: it has too many ways to run a program to list them. The functions of packages that a training normally has are
+also refused, except those listed here; of their classes, only those that are known to run something are refused.
 
 Source:
-    `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), what pickling the values in
-    question writes with Python 3.11 and numpy 1 and 2, and `_compat_pickle` for the names that Python 2 gave them.
+    `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), the output of pickling these
+    values with Python 3.11 and numpy 1 and 2, and `_compat_pickle` for the names that Python 2 gave them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _KNOWN["builtins"] |= {
 _UNJUDGED = frozenset(
     f"builtins.{name}" for name in ("callable", "iter", "next", "pow", "print", "repr", "sorted", "type", "zip")
 )
-"""In Python's own library, but with an effect that depends on their arguments, which are named too."""
+"""Builtins whose effect depends only on their arguments, which are also named in the pickle."""
 _VALUES = _names("builtins collections datetime decimal fractions uuid")
 """Modules of plain values, whose methods touch nothing else."""
 _FAMILIES = re.compile(
@@ -147,11 +147,11 @@ _LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
-"""Whose functions are known, and whose classes keep to the words below; in someone's own package they may mean
-anything."""
+"""Packages whose functions are known, and whose class names follow the words below; in other packages the words may
+mean anything."""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
-"""How functions and methods are called, and some classes. One that `_HARMLESS` does not list is refused: in torch,
-numpy, yaml and fsspec alone 46 evaluate what they are given, or unpickle it, or start a program."""
+"""Names of functions, methods, and some classes. A name that `_HARMLESS` does not list is refused: in torch, numpy,
+yaml and fsspec alone, 46 functions evaluate or unpickle their arguments, or start a program."""
 _MATH = _names(
     """
     abs absolute acos add all allclose amax amin any arange arccos arcsin arctan argmax argmin array as_tensor asarray

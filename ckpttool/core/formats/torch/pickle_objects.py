@@ -63,10 +63,10 @@ class Tensor(NamedTuple):
     dtype: str | None
     """torch's name of the type; None if the storage's class defines it."""
     offset: int
-    """In elements."""
+    """Counted in elements."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    """In elements."""
+    """Counted in elements."""
 
 
 _VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
@@ -80,7 +80,8 @@ _PLAIN: dict[str, Callable[[Any], object]] = {
 }  # fmt: skip
 _KEYS = (str, int, float, bytes, type(None), Global, Made)
 _MOST_KEY_BITS = 64
-"""Of an integer key: thousands of larger ones can share a hash, and a dictionary would take hours."""
+"""Maximum bits of an integer key: thousands of larger keys can share a hash, and a dictionary of them would take
+hours."""
 _MOST_KEY_PARTS = 16
 _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
 
@@ -113,7 +114,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
 
 
 def _container(plain: Callable[[Any], object], given: object) -> object:
-    """Return a container of the given values; an empty one if they are not a container."""
+    """Return a container of the values; an empty container if they are not a container."""
     if type(given) not in {dict, list, tuple}:
         given = ()
     if plain is dict and not isinstance(given, dict):

@@ -1,12 +1,12 @@
 """The opcodes of pickles, up to protocol 5: patterns that skip many at once, and a few that are read ahead.
 
-Read ahead are the storage that a tensor names and the attribute that is asked for, in the plain ways alone in which
-picklers write these. What is written otherwise is simply not matched.
+Two things are read ahead: the storage that a tensor names, and the attribute that `getattr` requests. Only the plain
+forms that picklers write are matched.
 
 Source:
     Lib/pickletools.py of Python 3.13 for the opcodes and their arguments; `torch/serialization.py` of torch 2.13
-    (`persistent_id`), `torch/csrc/jit/serialization/pickler.cpp`, and what pickling a bound method or a nested class
-    writes with protocols 2 to 5 of Python 3.11.
+    (`persistent_id`), `torch/csrc/jit/serialization/pickler.cpp`, and the output of pickling a bound method or a nested
+    class with protocols 2 to 5 of Python 3.11.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LONG1, _TUPLE2, _NEWOBJ = b"\x8a\x86\x81"
 _GLOBAL, _TUPLE, _PERSISTENT, _REDUCE, _EMPTY_TUPLE = b"ctQR)"
 _MOST_CHARS = 512
 _MOST_DEPTH = 8
-"""Of classes in classes."""
+"""Maximum depth of nested classes."""
 
 Name = tuple[str, str]
 
@@ -123,11 +123,10 @@ class Ahead:
         """Read the arguments of `getattr`, up to its REDUCE.
 
         Returns:
-            The global whose attribute is taken, or the class of the object; and the attribute's name, dotted where it
-            is that of another attribute.
+            The global whose attribute is taken, or the class of the object; and the attribute's name, dotted if nested.
 
         Raises:
-            OddError: It is not called with plain constants at once.
+            OddError: `getattr` is not called directly with plain constants.
         """
         self._getattr.add(self.put())
         owner, within = self._name(), ""
@@ -245,7 +244,7 @@ class PickleNames:
     """Those of tensors by their keys, as far as they are written plainly."""
 
     def take(self, verdict: Trust, name: str) -> None:
-        """Keep a name that is not known to be harmless."""
+        """Record a name that is not known to be harmless."""
         if verdict is Trust.KNOWN:
             return
         names = self.runs if verdict is Trust.RUNS else self.unknown

@@ -45,7 +45,7 @@ from ckpttool.core.formats.torch.pickle_opcodes import (
 from ckpttool.core.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
-"""Read at most. The pickle of 100,000 tensors has 15 MB; long strings and arrays are passed over, and not counted."""
+"""Maximum bytes read. The pickle of 100,000 tensors has 15 MB; long strings and arrays are skipped, and not counted."""
 MOST_STEPS = 2_000_000
 """Opcodes checked one by one; most are skipped in runs."""
 _STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
@@ -54,11 +54,11 @@ MOST_NAME_BYTES = 512
 MOST_STORAGES = 200_000
 """Storages and remembered things that are kept; no archive with more records is read."""
 MOST_PICKLES = 5
-"""That stand one behind another: as many as a legacy file of torch has before its raw numbers."""
+"""Maximum number of consecutive pickles: as many as a legacy torch file has before its raw numbers."""
 
 _WINDOW = 256 << 10
 _MARGIN = 64 << 10
-"""If fewer bytes remain in memory the next are read, so an opcode that ends beyond is odd."""
+"""If fewer bytes remain in memory, more are read, so an opcode that ends beyond them is suspicious."""
 
 _NO_TEXT = -1
 _MOST_BORN = 64
@@ -108,12 +108,12 @@ class PickleReader:
         self._careful = False
 
     def names(self, begin: int, end: int, *, pickles: int = 1) -> PickleNames:
-        """Find every name that is called for.
+        """Find every name that the pickle requests.
 
         Args:
             begin: First byte of a pickle.
-            end: First byte after the last that may belong to it.
-            pickles: How many to read at most, one behind another.
+            end: First byte after the last byte that may belong to it.
+            pickles: Maximum number of consecutive pickles to read.
 
         Raises:
             OSError: The disk did not answer.
@@ -201,7 +201,7 @@ class PickleReader:
             self._keep()
 
     def _read_opcode(self, opcode: int) -> None:
-        """Read an opcode that is not passed over in a run."""
+        """Read an opcode that is not skipped in a run."""
         if opcode in COUNTED:
             self._counted(opcode)
         elif opcode in b"ci":
@@ -234,7 +234,7 @@ class PickleReader:
             self._put(int.from_bytes(argument, "little"), 1 + len(argument))
             if self._careful and self._is_new:
                 self._accuse()
-        else:  # EXT: a number instead of a name; all others are passed over in runs
+        else:  # EXT: a number instead of a name; all others are skipped in runs
             self._names.hidden = True
         self._below = self._top = _NO_TEXT
 

@@ -1,7 +1,7 @@
-"""The contents of a pickle, built from its opcodes: plain values, and for everything else a note of the call.
+"""The contents of a pickle, built from its opcodes: plain values, and a record of the call for everything else.
 
-Nothing is imported and nothing is called: a class or a function stays a name, and an object of it a `Made`. So whatever
-a pickle would run is not run; what it would build is known only where it is made of plain values and tensors.
+Nothing is imported or called: a class or a function stays a name, and an object of it becomes a `Made`. So no code of
+the pickle runs; the values that it would build are known only if they consist of plain values and tensors.
 
 Source:
     Lib/pickletools.py of Python 3.13.
@@ -20,13 +20,14 @@ MOST_OPCODES = 2_000_000
 """A tensor takes some thirty; each can cost a hundred bytes of memory."""
 
 _MOST_INT_BYTES = 64
-"""Of an integer; a counter needs eight."""
+"""Maximum size of an integer; a counter needs eight."""
 _MOST_LINE = 4096
 """Characters of an argument that ends with its line; only protocol 0 has such."""
 MOST_COPIED = 64 << 20
-"""Characters and elements that calls copy: a few bytes can ask for the same long list a thousand times."""
+"""Maximum number of characters and elements that calls copy: a few bytes can copy the same long list a thousand
+times."""
 _MOST_TUPLE_KEYS = 10_000
-"""Of all dictionaries: any number of tuples can be made up with one hash."""
+"""Maximum number of tuple keys in all dictionaries: an attacker can make any number of tuples with one hash."""
 
 
 def read_values(data: bytes, *, trailing: int = 0) -> object:
@@ -159,7 +160,7 @@ class Machine:
         self._memo[len(self._memo) if place is None else place] = self._stack[-1]
 
     def integer(self, data: bytes) -> None:
-        """Push a whole number."""
+        """Push an integer."""
         if len(data) > _MOST_INT_BYTES:
             raise BrokenPickleError(f"a number of {len(data)} bytes")
         self.push(int.from_bytes(data, "little", signed=True))

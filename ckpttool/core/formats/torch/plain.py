@@ -1,8 +1,7 @@
 """Values in a torch file other than its tensors: counters, sizes and names, as plain values. Nothing is unpickled.
 
-Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None come as they are; sets come as lists. An object of
-a class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for
-them.
+Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None are unchanged; sets become lists. An object of a
+class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for them.
 
 Source:
     `torch/serialization.py` of torch 2.13: an archive begins with `data.pkl`; a legacy file is a sequence of pickles: a
@@ -21,7 +20,7 @@ from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.storage.base import ByteSource
 
 MOST_PLAIN_BYTES = 32 << 20
-"""Of a pickle; that of 100,000 tensors has 15 MB."""
+"""Maximum size of a pickle; with 100,000 tensors it has 15 MB."""
 _FIRST_BYTES = 64 << 10
 """Read first: most pickles are smaller, and gigabytes of numbers follow them."""
 _GROWTH = 16
@@ -38,10 +37,10 @@ def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> 
     Args:
         source: The open file.
         begin: First byte of the part.
-        end: First byte after it; None: where the file ends.
+        end: First byte after the part; None: the end of the file.
 
     Raises:
-        BrokenPickleError: There is no complete pickle, or an implausibly large one.
+        BrokenPickleError: There is no complete pickle, or it is implausibly large.
         OSError: The disk did not answer.
     """
     part = FilePart(source, begin, source.stamp.size if end is None else end)
@@ -69,7 +68,7 @@ def _legacy_or_plain(data: bytes) -> object:
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
-    """Read as much as needed: only the pickle itself shows where it ends."""
+    """Read as much as needed: only the pickle itself shows its end."""
     length = _FIRST_BYTES
     while True:
         data = source.read(0, length)

@@ -29,7 +29,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("CharStorage", "ByteStorage", "BoolStorage", "QInt8Storage", "QUInt8Storage"), 1),
     **dict.fromkeys(("UntypedStorage", "_UntypedStorage"), 1),
 }
-"""Of one number of a storage; of all other kinds the length is not judged."""
+"""Bytes per element of a storage; the length of other storages is not checked."""
 
 
 class TorchPickle:
@@ -65,8 +65,8 @@ def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
     """Return the findings about a pickle that a complete file depends on.
 
     Args:
-        where: The pickle, as a sentence begins with it.
-        names: The names in it.
+        where: The pickle's name at the beginning of a sentence.
+        names: The names in the pickle.
     """
     if names.runs or names.hidden:
         return (_unsafe(where, names),)
@@ -123,7 +123,7 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
     if not records:
         return (), 0
     root = records[0].name.partition("/")[0]
-    # torch asks for `data.pkl`, and its reader of zip files does not tell capitals.
+    # torch requests `data.pkl`, and its zip reader ignores case.
     pickles = [record for record in records if record.name.lower().endswith(".pkl")]
     main = f"{root}/data.pkl".lower()
     findings: list[Finding] = []

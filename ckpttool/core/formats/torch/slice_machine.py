@@ -17,7 +17,7 @@ from ckpttool.core.formats.torch.pickle_objects import GETATTR, BrokenPickleErro
 from ckpttool.core.formats.torch.pickle_values import Machine
 
 _MOST_OPCODES = 8_000_000
-"""Besides those that are passed over: each can cost a hundred bytes of memory."""
+"""Maximum number of executed opcodes, not counting skipped ones: each can cost a hundred bytes of memory."""
 _MOST_SIZES = 100_000
 """Spellings of sizes that are kept, since most slices have those of others."""
 
@@ -42,15 +42,15 @@ class Slice(NamedTuple):
     """A unit written by one writer: a tensor, a part of one, or another value."""
 
     name: str
-    """Of the complete tensor or value: `model.layers.0.weight`."""
+    """Name of the complete tensor or value: `model.layers.0.weight`."""
     path: str
     """The file, as the record says it: untrusted, relative to the record's folder."""
     offset: int
     """First byte in the file."""
     length: int
-    """In bytes, including everything around the numbers."""
+    """Bytes, including everything around the numbers."""
     is_changed: bool
-    """Whether it went through another's hands (compression, encryption), so that it is not as torch writes it."""
+    """Whether it was transformed (compressed, encrypted), so that it differs from torch's output."""
 
 
 class Chunk(NamedTuple):
@@ -174,7 +174,7 @@ class SliceMachine(Machine):
             return
         key_texts = _EACH_KEY.findall(match[0])
         if any(length and len(text) != length[0] for length, text, _ in key_texts):
-            return  # one of the texts contains a terminator: they were split wrongly
+            return  # a text contains a terminator, so the texts were split wrongly
         keys: list[object] = []
         for length, text, recall in key_texts:
             if length:
@@ -188,7 +188,7 @@ class SliceMachine(Machine):
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
-        """Return whether the memo entries are the expected ones; the same ones as last time are not checked again."""
+        """Return whether the memo entries are as expected; entries of the previous call are not checked again."""
         if self._known[kind] != recalls:
             if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False

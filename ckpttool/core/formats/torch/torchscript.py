@@ -26,10 +26,10 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
 
     Args:
         source: The open file.
-        records: The deflated ones of it.
+        records: Its deflated records.
 
     Returns:
-        What is wrong with the first that is not whole, without a path, and how many bytes were read.
+        The finding about the first damaged record, without a path, and the number of bytes read.
 
     Raises:
         OSError: The disk did not answer.

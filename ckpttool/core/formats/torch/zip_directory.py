@@ -1,14 +1,14 @@
-"""The directory of a zip archive as `torch.save` writes it: the place of each record, and the agreement of headers.
+"""The directory of a zip archive by `torch.save`: the place of each record, checked against the headers.
 
-Not `zipfile`: that reads no local headers, inflates what it is given, and takes four times as long.
-Nothing here is inflated, extracted or unpickled.
+`zipfile` is not used: it reads no local headers, inflates all data, and takes four times as long. Nothing here is
+inflated, extracted or unpickled.
 
 Source:
-    APPNOTE.TXT 6.3.10 of PKWARE, and files written by torch 2.13: all records are stored; flags are 0x0808, with
-    CRC32 and sizes zero in the local header and given in a descriptor behind the data (16 bytes, or 24 where the
-    record or its offset passes 4 GiB); an empty record has 0x0800 and no descriptor; the local header's extra field
-    pads the data to 64 bytes; the zip64 end of the directory is always there; no comments, no gaps.
-    `torch.jit.save` deflates the records of the folder `code`, and no others.
+    APPNOTE.TXT 6.3.10 of PKWARE, and files written by torch 2.13: all records are stored; flags are 0x0808, with CRC32
+    and sizes zero in the local header and set in a descriptor after the data (16 bytes, or 24 if the record or its
+    offset exceeds 4 GiB); an empty record has 0x0800 and no descriptor; the local header's extra field pads the data to
+    64 bytes; the zip64 end of the directory always exists; no comments, no gaps. `torch.jit.save` deflates the records
+    of the folder `code`, and no others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ZipEntry:
 
     name: str
     crc32: int
-    """As recorded; 0 also where the writer computed none."""
+    """The recorded value; also 0 if the writer computed no CRC32."""
     begin: int
     """First byte of its data in the file."""
     end: int
@@ -73,7 +73,7 @@ class Deflated:
     record: ZipEntry
     """Its CRC32 is that of the decompressed data."""
     size: int
-    """Of the decompressed data, as recorded."""
+    """Recorded size of the decompressed data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class ZipDirectory:
     """Without a path: the caller knows it."""
     bytes_read: int
     deflated: tuple[Deflated, ...] = ()
-    """Of an archive that `torch.jit.save` wrote; these are not among the entries."""
+    """Deflated records of an archive by `torch.jit.save`; they are not among the entries."""
 
     @property
     def verifiable(self) -> bool:
@@ -98,7 +98,7 @@ class _Record(NamedTuple):
     """One entry of the central directory; a tuple, because there can be 100,000."""
 
     offset: int
-    """Of its local header."""
+    """Offset of its local header."""
     name: bytes
     crc32: int
     packed: int
@@ -123,7 +123,7 @@ class _BadZipError(Exception):
 def read_zip_directory(source: ByteSource) -> ZipDirectory:
     """Read the directory and all local headers of an archive, and no data.
 
-    Content never raises: damage and refusals come back as findings.
+    Content never raises: damage and refusals are returned as findings.
 
     Raises:
         OSError: The disk did not answer.
@@ -253,7 +253,7 @@ def _not_stored(name: bytes, how: str) -> _BadZipError:
 
 
 def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
-    """Replace the saturated ones of (packed size, size, offset) by those of the zip64 extra field."""
+    """Replace the saturated values of (packed size, size, offset) by the values of the zip64 extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
@@ -333,7 +333,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
     """Compare the descriptor after a record's data with the directory; return its length."""
     if tail.startswith(b"PK\x07\x08" + record.head[10:22]):
         return _SHORT_DESCRIPTOR_BYTES
-    # Where the record or its offset passes 4 GiB; the directory may still hold 32-bit sizes then.
+    # This is the form if the record or its offset exceeds 4 GiB; the directory may still have 32-bit sizes.
     descriptor = (b"PK\x07\x08", record.crc32, record.packed, record.size)
     if len(tail) == _LONG_DESCRIPTOR.size and _LONG_DESCRIPTOR.unpack(tail) == descriptor:
         return _LONG_DESCRIPTOR.size

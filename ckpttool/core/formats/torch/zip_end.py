@@ -61,7 +61,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
             Code.HEADER_INVALID, f"The end record at byte {tail_at + at} describes an archive on several disks."
         )
     end = tail_at + at
-    # Before a comment it may begin where the tail does not.
+    # If the archive has a comment, the locator may begin before the tail.
     before = max(0, end - _LOCATOR.size)
     locator = tail[at - _LOCATOR.size : at] if at >= _LOCATOR.size else source.read(before, end - before)
     if len(locator) == _LOCATOR.size and locator.startswith(b"PK\x06\x07"):
@@ -123,7 +123,8 @@ def archive_begin(source: ByteSource, end: int) -> tuple[int | None, int]:
     """Return the start of the archive that ends at a byte of a file, from its own record, and the number of bytes read.
 
     Returns:
-        None in place of the beginning where none ends there that leaves no gaps, or it would begin before the file.
+        The start and the bytes read. The start is None if no gapless archive ends there, or if it would begin before
+        the file.
 
     Raises:
         OSError: The disk did not answer.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.contents import Value
 
 MOST_SLICES = 1_000_000
-"""Of one file; a large model's have some thousands."""
+"""Maximum number of slices per file; a large model's files have some thousands."""
 
 
 def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:

@@ -17,7 +17,7 @@ from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import WIDTH
 
 _LABEL = 13
-"""Columns of the words on the left."""
+"""Width of the labels on the left."""
 
 _CONSEQUENCE = {
     Severity.NOTE: "changes no verdict and no exit code",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NS = 1e9
-"""In a second."""
+"""Nanoseconds per second."""
 
 SAVED = "SAVED (UTC)"
 
@@ -107,7 +107,7 @@ class _Shards(EncodedList):
 
 
 def rename_document(rename: Rename) -> dict[str, Document]:
-    """Spell which file is to get which name."""
+    """Describe the current and the new name of each file."""
     return {"from": rename.source, "to": rename.target}
 
 

@@ -87,7 +87,7 @@ def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
-    """Return where a trainer continues without settings, the effect on the samples, and how to avoid it."""
+    """Return the position where a trainer continues without settings, the effect on the samples, and the remedy."""
     if position.where is not None:
         place = shown(position.where)
     elif position.samples is not None:

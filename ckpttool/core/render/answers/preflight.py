@@ -223,7 +223,7 @@ def ranks_of(answer: Preflight | Lint) -> int | None:
 
 
 def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
-    """Return what prevents a launch, over all checks."""
+    """Return the reasons that prevent a launch, over all checks."""
     return [reason for check in checks for reason in check.reasons if reason.blocks]
 
 

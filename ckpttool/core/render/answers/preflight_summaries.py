@@ -78,10 +78,10 @@ def launch_summary(
 
     Args:
         plan: The plan to resume.
-        config: Of the run.
-        changes: Settings of it that the launch changes.
-        trainer: Who is started, as people call it.
-        trainers_skip: The skip in its own setting; None if it has none for that.
+        config: The config of the run.
+        changes: Number of settings that the launch changes.
+        trainer: The trainer's display name.
+        trainers_skip: The skip in the trainer's own setting; None if it has no such setting.
     """
     skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]
@@ -95,11 +95,11 @@ def launch_summary(
 
 
 def user_settings_summary(plan: ResumePlan, *, trainer: str) -> str:
-    """Describe how the user sets a trainer to load it, if ckpttool edits no config, and the effect on the data.
+    """Describe how the user makes a trainer load the save if ckpttool edits no config, and the effect on the data.
 
     Args:
         plan: The plan to resume.
-        trainer: Who is started, as people call it.
+        trainer: The trainer's display name.
     """
     settings = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
     kinds = dict.fromkeys(where for where, _ in fragment(settings))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_document(load: LoadSettings) -> Document:
-    """Return every setting with its place, and what must be done first."""
+    """Return every setting with its place, and the steps that must come first."""
     record: dict[str, Document] = {
         "trainer": load.trainer,
         "path": load.path,
@@ -56,7 +56,7 @@ _AT = {
     PlaceKind.CONFIG: "config",
     PlaceKind.CODE: "code",
 }
-"""In the order of display."""
+"""Labels of the places, in the order of display."""
 
 _CALL = re.compile(r"(?P<callee>[^(]*)\((?P<others>\.\.\., )?(?P<keyword>[^)]*)\)")
 

@@ -24,7 +24,7 @@ MOST_ENTRIES = 100_000
 """Tensors or zip records checked one by one: ten times as many as large shards have, and 100 MB of memory."""
 
 MOST_TENSORS = 4
-"""Tensors named in a message; a 64 MiB chunk of small ones has thousands."""
+"""Maximum number of tensors named in a message; a 64 MiB chunk of small tensors has thousands."""
 
 
 def too_many(observed: Observation) -> Finding | None:
@@ -102,7 +102,8 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
         content: The results over all bytes of the file.
 
     Returns:
-        Whether at least one was there and all agreed, and what disagrees; a note where there was none.
+        Whether there was at least one checksum and all agreed, and the findings about disagreements; a note without
+        checksums.
 
     Raises:
         ValueError: A tensor was not read completely.

@@ -29,9 +29,10 @@ _MOST_SHARED = 10_000
 JUMP = 1000.0
 """Factor between the norms of one tensor in two checkpoints from which it is suspect.
 
-Weights of a healthy training change their norm by percents between two saves. But second moments of Adam are squares of
-gradients, and those fall thirtyfold while a training settles: a factor of 900. A factor above a thousand does not occur
-in a training. Flipped bits are detected as well: the highest bit of an exponent makes a number 1e38 times as large.
+The norms of weights in a healthy training change by a few percent between two saves. But second moments of Adam are
+squares of gradients, and gradients fall thirtyfold while a training settles: a factor of 900. A factor above a thousand
+does not occur in a training. Flipped bits are detected as well: the highest bit of an exponent makes a number 1e38
+times as large.
 """
 
 
@@ -105,7 +106,7 @@ class StatColumns(Sequence[TensorStat]):
         """Yield the tensors whose norm became zero or changed by more than a factor, with their earlier values.
 
         Returns:
-            None where the two do not hold the same tensors in the same order.
+            None if the two do not have the same tensors in the same order.
         """
         if self._kinds is not before._kinds and self._kinds != before._kinds:
             return None

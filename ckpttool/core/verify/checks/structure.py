@@ -28,7 +28,7 @@ _VALUES: dict[str, frozenset[str]] = {
     "format": frozenset({"ms", "pt", "np", "tf"}),
     "remove_redundancy": frozenset({"True", "False"}),
 }
-"""The keys that MindSpore writes, and what it and others write there; of a key without values, any will do.
+"""The keys that MindSpore writes, and the values that it and others write; a key without values here accepts any value.
 
 Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
 """
@@ -178,7 +178,7 @@ def _common(header: Header) -> _Pairs:
     return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
 
 
-@lru_cache(maxsize=1)  # all ranks have the same; no more, for it comes from files
+@lru_cache(maxsize=1)  # all ranks have the same text; no more entries, because the text comes from files
 def _text_hash(pairs: _Pairs) -> str:
     from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
 

@@ -1,7 +1,7 @@
 """Checks on many machines that all see the tree: batches of tasks on an existing Ray cluster.
 
-Nothing of ours is between: Ray hands a batch to a node that has a core free, gives it to another one where a node
-dies, and brings the looks back as they come. What a lost batch was about is unknown, never missing.
+Ray schedules everything: it sends a batch to a node with a free core, repeats it on another node if a node dies, and
+returns the results as they arrive. The shards of a lost batch are unknown, never missing.
 
 Source:
     Ray 2.60: `ray.init`, `ray.wait`, scheduling strategies, `ray.exceptions`.
@@ -38,7 +38,7 @@ _MEMORY = 64 << 20
 
 _RETRIES = 2
 _FLYING = 2
-"""Batches under way for each core: enough that none waits for us, few enough to leave behind."""
+"""Batches in flight per core: enough that no core waits for us, few enough to abandon."""
 
 _TICK_SECONDS = 1.0
 _CONNECT_SECONDS = 10.0
@@ -229,7 +229,7 @@ def assert_same(host: str, version: str) -> None:
 
 
 def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask, ...]]:
-    """Divide tasks, biggest first, so that every core gets some, and none more than the limit of a batch."""
+    """Divide tasks into batches, biggest tasks first, so that every core gets work and no batch exceeds its limit."""
     ordered = sorted(tasks, key=lambda task: -task.cost)
     share = -(-sum(task.cost for task in tasks) // (2 * cores))
     many = max(1, min(BATCH_HEADERS, -(-len(tasks) // (2 * cores))))

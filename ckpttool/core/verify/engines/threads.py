@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 
 class ThreadEngine:
-    """As many workers as cores, one file each, biggest first; a file is shared only if none is left to begin.
+    """One worker per core, one file per worker, biggest first; a file is shared only if no file is waiting.
 
     Two threads that read one file in two places cost a disk more than they win, so a worker stays with its file until
     nothing else is left to begin. A read that hangs (a dead network disk) does not hang the run: its file is reported
@@ -48,7 +48,7 @@ class ThreadEngine:
             board.close()
 
     def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
-        """Wait for the next observation; several if a file is given up."""
+        """Wait for the next observation; return several if a file is abandoned."""
         while True:
             try:
                 return (board.done.get(timeout=TICK_SECONDS),)
@@ -114,7 +114,7 @@ class _Board:
 
 
 class _Worker:
-    """A thread that runs tasks until none remains, or until it is given up."""
+    """A thread that runs tasks until no task remains, or until it is abandoned."""
 
     def __init__(self, board: _Board, work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._board = board

@@ -27,7 +27,7 @@ TICK_SECONDS = 0.5
 """How often engines check deadlines."""
 
 IDLE_SECONDS = 1.0
-"""After so long without work a thread ends on its own: no one has to say that a session is over."""
+"""A thread without work ends after this time, so a session need not be closed."""
 
 
 class Crew:
@@ -72,10 +72,10 @@ class Crew:
 
 
 class WaitingEngine:
-    """One thread while the disk responds at once, then many; none of them is the caller's. A store is always slow.
+    """One thread while the disk responds at once, then many; the caller's thread is not used. A store is always slow.
 
-    So a disk that never answers does not hang the run: after `timeout` the task is reported as unreadable, its
-    thread is left behind, and another one continues with the rest.
+    So a disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
+    is abandoned, and another thread continues with the rest.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Observation] = check) -> None:
@@ -109,7 +109,7 @@ class _Run:
         self._missing = len(tasks)
         self._all_there = threading.Event()
         self._at_work: dict[int, float] = {}
-        """Index of each task that is being done, and when it was begun."""
+        """Index of each running task -> its start time."""
         self._hired = 0
 
     def hire(self) -> None:
@@ -144,7 +144,7 @@ class _Run:
 
     def _finish(self, index: int, observed: Observation) -> None:
         with self._lock:
-            if self._at_work.pop(index, None) is None:  # it had been given up
+            if self._at_work.pop(index, None) is None:  # it was abandoned
                 return
             self._observations[index] = observed
             self._missing -= 1
@@ -152,7 +152,7 @@ class _Run:
                 self._all_there.set()
 
     def replace_hung(self, timeout: float) -> None:
-        """Report tasks that take too long, and start a thread in place of each one that waits."""
+        """Report tasks that take too long, and start a thread to replace each hung thread."""
         now = time.monotonic()
         with self._lock:
             late = [index for index, start in self._at_work.items() if now - start > timeout]
@@ -192,7 +192,7 @@ class OnceEngine:
         self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task: known ones first."""
+        """Yield one observation per task, known results first."""
         remaining = []
         for task in tasks:
             observation = self._kept.seen.get(task)

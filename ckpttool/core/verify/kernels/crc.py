@@ -29,7 +29,7 @@ def join_crc32(first: int, second: int, second_length: int) -> int:
     return isal_zlib.crc32_combine(first, second, second_length) if second_length else first
 
 
-@lru_cache(maxsize=64)  # one entry a power of two: the lengths come from files
+@lru_cache(maxsize=64)  # one entry per power of two: the lengths come from files
 def _crc32_of_zeros_doubled(power: int) -> int:
     if power == 0:
         return crc32(b"\0")
@@ -58,7 +58,7 @@ class EntryBytes:
 
     name: str
     crc32: int
-    """Of its data in the file."""
+    """CRC32 of its data in the file."""
     nbytes: int
     integer: int | None = None
     """Its value, if it is an integer without dimensions (shape `[]`)."""
@@ -74,7 +74,7 @@ class EntriesCrc:
     """Over the bytes as stored in the file: the value without the oddity."""
 
     def matches(self, recorded: int) -> bool:
-        """Return whether a recorded `crc_num` is one of the two; a fixed MindSpore must not cause an alarm."""
+        """Return whether a recorded `crc_num` is one of both values; a fixed MindSpore must not cause an alarm."""
         return recorded in (self.as_written, self.as_stored)
 
 

@@ -12,20 +12,20 @@ from ckpttool.core.domain.dtype import DType
 class FloatLayout:
     """Sign bit, then exponent, then mantissa. A *magnitude* is the bit pattern without the sign.
 
-    Magnitudes as integers are ordered as the values are, infinity behind the largest finite one and
-    NaN behind infinity. That is why a maximum over integers finds all three.
+    Magnitudes as integers have the order of the values, with infinity after the largest finite value and NaN after
+    infinity. So a maximum over integers finds all three.
     """
 
     exponent_bits: int
     mantissa_bits: int
     nbytes: int
-    """Of one element."""
+    """Bytes of one element."""
     magnitude_mask: int
     """All bits but the sign."""
     largest_finite: int
     """Highest magnitude that is a number."""
     infinity: int | None
-    """Magnitude of infinity; None where the type has none."""
+    """Magnitude of infinity; None if the type has no infinity."""
 
     @property
     def smallest_normal(self) -> int:

@@ -1,13 +1,13 @@
 """Statistics of every element of a tensor whose bytes arrive in pieces, at memory speed.
 
-The tricks, none of which needs a compiled extension:
+It uses these methods, none of which needs a compiled extension:
 
-- The maximum as *signed* integers is the largest positive pattern, or, where all are negative, the negative
-  one with the largest magnitude; the maximum as *unsigned* integers is the negative one with the largest
-  magnitude, if there is any. The larger magnitude of the two is the absolute maximum, and infinity and NaN
-  are the patterns above all numbers.
-- Norms are dot products of F32. BF16 is the upper half of an F32: a mask and a shift make two arrays of it.
-  F16 and the F8 types become F32 by a shift, but for a power of two, because their exponents have another bias.
+- The maximum as *signed* integers is the largest positive pattern, or, if all are negative, the negative pattern with
+  the largest magnitude; the maximum as *unsigned* integers is the negative pattern with the largest magnitude, if there
+  is one. The larger magnitude of the two is the absolute maximum, and infinity and NaN are the patterns above all
+  numbers.
+- Norms are dot products of F32. BF16 is the upper half of an F32: a mask and a shift make two arrays of it. F16 and the
+  F8 types become F32 by a shift, except for a factor of a power of two, because their exponents have another bias.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 WORDS = 1 << 16
-"""32-bit words in one dot product: 256 KiB stay in a core's cache, and F32 sums of so many are good to 1e-5."""
+"""32-bit words in one dot product: 256 KiB stay in a core's cache, and F32 sums of this length are accurate to 1e-5."""
 EXACT_ELEMENTS = 1 << 14
 """Elements computed in F64 at a time, if F32 is not enough; limits the memory."""
 
-# With at most WORDS squares in one F32 sum: above, it could overflow; below, what is lost because single
-# squares are subnormal could be more than 1e-7 of the sum.
+# With at most WORDS squares in one F32 sum: above, it could overflow; below, the loss from subnormal squares could
+# exceed 1e-7 of the sum.
 _F32_SAFE = (2.0**-55, 2.0**55)
 # The same for F64, where a sum has at most EXACT_ELEMENTS squares; far from both ends.
 _F64_SAFE = (2.0**-480, 2.0**480)
 
-# One (mask, shift to the left) for each element in a 32-bit word, and the power of two that is then missing.
-# BF16 needs no mask where the shift pushes the other element out; its sign may stay, as squares have none.
+# One (mask, shift to the left) for each element in a 32-bit word, and the power of two that is then missing. BF16 needs
+# no mask if the shift removes the other element; its sign may stay, because squares have no sign.
 _LANES: dict[DType, tuple[tuple[tuple[int | None, int], ...], int]] = {
     DType.BF16: (((None, 16), (0xFFFF0000, 0)), 0),
     DType.F16: (((0x7FFF, 13), (0x7FFF0000, -3)), 112),
@@ -52,7 +52,7 @@ _LANES: dict[DType, tuple[tuple[tuple[int | None, int], ...], int]] = {
 @cache
 def numpy() -> ModuleType:
     """Return numpy, imported on first use."""
-    # Its dot product would start a thread a core; the cores are already busy with other files.
+    # Its dot product would start one thread per core; the cores are already busy with other files.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import numpy as np
 
@@ -150,7 +150,7 @@ class NumericFold:
             counts.squares += self._squares(bits, layout.value(highest))
 
     def _aligned(self, bits: Array) -> Array:
-        """Copy elements to an aligned address; numpy is slow on unaligned ones."""
+        """Copy elements to an aligned address; numpy is slow on unaligned addresses."""
         copy = self._scratch.aligned[: bits.nbytes]
         copy[:] = bits.view(self._np.uint8)
         return copy.view(bits.dtype)

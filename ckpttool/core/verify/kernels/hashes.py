@@ -24,7 +24,7 @@ class ChunkDigest:
     xxh128: str | None
     """xxh3-128, 32 hexadecimal digits; None if it was not requested."""
     crc32: int | None
-    """Of the bytes of the chunk before `crc_end`; None if it was not requested."""
+    """CRC32 of the bytes of the chunk before `crc_end`; None if not requested."""
     crc_bytes: int = 0
     """How many bytes `crc32` covers."""
 
@@ -51,10 +51,10 @@ class ChunkedDigest:
 
         Args:
             begin: First byte of the range.
-            want_xxh: Whether to hash at all.
+            want_xxh: Whether to compute hashes.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
-            is_whole_file: Whether to hash the complete range, too: that is a second hash of every byte.
+            is_whole_file: Whether to also hash the complete range: that is a second hash of every byte.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end

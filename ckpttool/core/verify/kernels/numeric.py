@@ -13,8 +13,8 @@ from ckpttool.core.verify.kernels.floats import FLOATS
 SQUARE_UNIT_BITS = 2148
 """Sums of squares are integers in units of 2**-2148, the square of the smallest F64.
 
-Adding integers is associative, adding floats is not: so however workers share a tensor, the same
-numbers come out to the last bit.
+Addition of integers is associative, addition of floats is not: so the results are bit-identical however workers share a
+tensor.
 """
 
 _SMALLEST_NORMAL = {dtype: layout.value(layout.smallest_normal) for dtype, layout in FLOATS.items()}
@@ -73,7 +73,7 @@ class NumericPartial:
         )
 
     def with_element(self, element: bytes) -> NumericPartial:
-        """Return a copy with one more element, given by its bytes; its fragments are dropped."""
+        """Return a copy with one more element, from its bytes; its fragments are dropped."""
         layout = FLOATS[self.dtype]
         magnitude = int.from_bytes(element, "little") & layout.magnitude_mask
         is_infinite = magnitude == layout.infinity

@@ -23,7 +23,7 @@ class Wants:
     xxh: bool = False
     """xxh3-128 of the file and of each 64 MiB, for a manifest."""
     chunks: bool = False
-    """Of each 64 MiB alone, to be compared with a manifest's."""
+    """Whether to hash each chunk of 64 MiB, for comparison with a manifest."""
     sha256: bool = False
     """SHA-256 of the file, which one pass alone can take: for a digest that its trainer recorded."""
     entry_crcs: bool = False
@@ -44,7 +44,7 @@ class EntryDigest:
     end: int
     """First byte after."""
     crc32: int | None
-    """Of the bytes read; None if it was not requested."""
+    """CRC32 of the bytes read; None if not requested."""
     scalar: bytes
     """The bytes seen, of an integer without dimensions; empty for all others."""
     numeric: NumericPartial | None
@@ -66,7 +66,7 @@ class EntryDigest:
         """Return the joined results of this part and the next one.
 
         Raises:
-            ValueError: `after` does not begin where this one ends.
+            ValueError: `after` does not begin at the end of this part.
         """
         if after.entry != self.entry or after.begin != self.end:
             raise ValueError(f"{self.entry.name}: a part ends at byte {self.end}, the next begins at {after.begin}")
@@ -81,7 +81,7 @@ class EntryDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """The results of one pass, or of several joined ones. Picklable."""
+    """The results of one pass, or of several joined passes. It is picklable."""
 
     begin: int
     """First byte of the file that was read."""
@@ -90,11 +90,11 @@ class PassResult:
     chunks: tuple[ChunkDigest, ...]
     """In file order; empty if neither CRC32 nor hash was requested."""
     xxh128: str | None
-    """Of the complete range; None if it was not requested, and after joining: this hash cannot be joined."""
+    """Hash of the complete range; None if not requested, and after joining: this hash cannot be joined."""
     sha256: str | None = None
-    """Of the complete range; None as above."""
+    """Hash of the complete range; None if not requested, and after joining."""
     entries: tuple[EntryDigest, ...]
-    """In file order; those that have a byte in the range, and those that have none at all."""
+    """In file order: entries with a byte in the range, and empty entries."""
     tensors: TensorsSeen | None = None
     """Digests of the tensors; None if no tensor was named."""
 
@@ -132,7 +132,7 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
     """Return the joined results of passes over consecutive parts of one file, in any order.
 
     Raises:
-        ValueError: There is no part, or a gap between two.
+        ValueError: There are no parts, or there is a gap between two parts.
     """
     ordered = sorted(parts, key=lambda part: (part.begin, part.end))
     if not ordered:

@@ -25,13 +25,13 @@ class TensorPart:
 
     name: str
     nbytes: int
-    """Of the complete tensor."""
+    """Size of the complete tensor."""
     begin: int
     """First byte seen, counted in the tensor's own data."""
     end: int
     """First byte after."""
     head: bytes
-    """The bytes up to the first border of pieces; all, where the part reaches none."""
+    """The bytes up to the first piece border; all bytes if the part reaches no border."""
     pieces: bytes
     """Digests of the completely read pieces, one after another."""
     tail: bytes
@@ -40,12 +40,12 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorsSeen:
-    """The tensor digests of a pass, or of several joined ones. Picklable."""
+    """The tensor digests of a pass, or of several joined passes. It is picklable."""
 
     complete: tuple[tuple[str, bytes], ...] = ()
     """Name and digest of each completely read tensor, in file order."""
     parts: tuple[TensorPart, ...] = ()
-    """Of the others."""
+    """Parts of the other tensors."""
 
     def digests(self) -> TensorDigests:
         """Return the digests of the tensors that were read completely.
@@ -100,8 +100,8 @@ def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
 class TensorHashes:
     """Computes the digests of tensors whose bytes arrive with consecutive blocks of a file.
 
-    A file may have thousands of tensors in which a hash takes no longer than a line of Python. So of all that lie whole
-    in a block one expression takes the digests.
+    A file may have thousands of tensors so small that a hash takes no longer than a line of Python. So one expression
+    computes the digests of all tensors that are completely inside a block.
     """
 
     __slots__ = ("_at", "_hash", "_lasts", "_odd", "_open", "_spans", "_whole")
@@ -120,7 +120,7 @@ class TensorHashes:
             raise ValueError("tensors overlap")
         self._at = 0
         self._hash = xxh3_64()
-        """Of the small tensor that began in the block before."""
+        """Hash of the small tensor that began in the previous block."""
         self._whole: list[tuple[str, bytes]] = []
 
     def _cut(self, entries: Iterable[TensorEntry], begin: int, end: int) -> Iterator[_Span]:
@@ -203,14 +203,14 @@ class _Open:
     )
 
     def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
-        """Take its name and size, and the range of its bytes that is expected."""
+        """Take its name and size, and the expected range of its bytes."""
         self.name, self.nbytes = name, nbytes
         self._begin = self._end = begin
         self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES
         last_border = stop if stop == nbytes else stop // PIECE_BYTES * PIECE_BYTES
         self._last_border = max(self._first_border, last_border)
         self._border = min(self._first_border + PIECE_BYTES, nbytes)
-        """Where the piece ends that is hashed now."""
+        """End of the piece that is being hashed."""
         self._head, self._pieces, self._tail = bytearray(), bytearray(), bytearray()
         self._hash = xxh3_64()
 
@@ -259,5 +259,5 @@ class _Open:
 
 
 _Span = tuple[int, int, str, _Open | None, int]
-"""First byte in the file, first after, whose they are; and of one that is not whole in a block or small, all of it that
-is known, and the first byte's place in the tensor's own data."""
+"""First byte in the file, first byte after the end, and tensor name; for a tensor that is large or split between
+blocks, also its state, and the offset of the first byte in the tensor's data."""

@@ -122,7 +122,7 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         followed = sum(peer.current.schema_hash == schema for peer in group)
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
-        # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
+        # The sibling may be the damaged one. Two files do not have the same tensors by accident.
         peer_schemas = [peer.schema_hash for peer, sibling in peers.others(pair.current) if sibling is not pair.sibling]
         if schema in peer_schemas:
             continue
@@ -203,8 +203,8 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
     """Return whether the sibling is the damaged one: alone with its tensors then, while other ranks share theirs.
 
-    Now the shard has the tensors of several ranks then and now, or those of all ranks now: two files do not get the
-    same tensors by accident, nor does one file get a tensor more.
+    The current shard has the tensors that several ranks have at both steps, or that all ranks have now: two files do
+    not get the same tensors by accident, and a file does not gain a tensor by accident.
     """
     schema = pair.current.schema_hash
     if len(peers.by_past_schema[pair.past.schema_hash]) > 1 or (pair.current.tensors or 0) < (pair.past.tensors or 0):
@@ -237,7 +237,7 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
     if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
         return
     for report in peers.reports:
-        # Only the legacy layout has files that all ranks fill alike.
+        # Only the legacy layout has files with the same tensors for all ranks.
         if report.path not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
             peer = next(peer for peer in peers.reports if peer.schema_hash == usual)
             finding = _schema_differs(report, peer, unchanged=times, same_run=True)
@@ -325,7 +325,7 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
     for report in peers.reports:
         if report.embedded_checksum or not (carriers or report.path in lost):
             continue
-        if report.copy_matched:  # a copy with a checksum proves that every tensor is there and intact
+        if report.copy_matched:  # a copy with a checksum proves that every tensor is present and intact
             continue
         who_has = (
             f"{len(carriers)} of {len(peers.reports)} shards have one" if carriers else f"{lost[report.path]} has one"
@@ -382,9 +382,9 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
 def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
     """Find a rank's file under another rank's name, by the last pages of files with the same names and shapes.
 
-    Ranks whose files had different last pages at another step hold different slices, and slices never become equal.
-    (Equal pages at another step prove nothing: slices that no one has trained yet are equal, and differ later.) If
-    every byte was read, the files must be equal in all tensors.
+    Ranks whose files had different last pages at another step have different slices, and slices never become equal.
+    (Equal pages at another step prove nothing: untrained slices are equal, and differ later.) If every byte was read,
+    the files must be equal in all tensors.
     """
     steps = [
         _OtherStep(peers.reports, past_reports, same_run=sibling.same_run)

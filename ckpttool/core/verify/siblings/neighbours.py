@@ -19,7 +19,7 @@ MOST_SIBLINGS = 2
 """One may be damaged itself, or stand on the other side of a change; more would only cost time."""
 
 MOST_WITNESSES = 6
-"""Where the nearest contradict a checkpoint, or may not testify: one of more may decide."""
+"""Maximum number of checkpoints to compare with if the nearest contradict a checkpoint, or cannot be used."""
 
 _Place = tuple[int | None, ShardRole, str]
 
@@ -27,7 +27,7 @@ COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, Sha
 """Roles whose files have equal structure at every step. Records do not, nor the slices of a writer."""
 
 MIN_PEERS = 3
-"""Shards of one role from which on a single odd one is outvoted."""
+"""Minimum number of shards of one role that can outvote a single different shard."""
 
 _SLICES_AMONG = 10
 """Among this many ranks with slices, at most one has the same content as another."""
@@ -70,7 +70,7 @@ class Neighbours:
         return (checkpoint.run, -1 if first is None else first) < (later.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints to compare with: the nearest of the same run, then an earlier run's last ones."""
+        """Return the checkpoints to compare with: the nearest of the same run, then the last ones of an earlier run."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
@@ -78,13 +78,13 @@ class Neighbours:
         in_turn = [save for pair in zip_longest(before, after) for save in pair if save is not None]
         near = [*before[:MOST_SIBLINGS], *after[:MOST_SIBLINGS]]
         nearest, farther = ([save for save in in_turn if (save in near) is is_near] for is_near in (True, False))
-        # Of another start one is enough if no question is open.
+        # One checkpoint of another start is enough if no question is open.
         others = 1 if most == MOST_SIBLINGS else MOST_SIBLINGS
         earlier = [run.saved[: -others - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
         return (*nearest, *farther, *(save for saved in earlier for save in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
-        """Return the first checkpoints of the start that follows the one of a checkpoint."""
+        """Return the first checkpoints of the start after the start of a checkpoint."""
         runs = self._trainings.get(_kind(checkpoint), _Training()).runs
         following = min((number for number in runs if number > checkpoint.run), default=None)
         return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
@@ -136,7 +136,7 @@ class _Run:
         self.places: dict[str, int] = {}
         """First position of a name in `saved`."""
         self.by_place: dict[int, Checkpoint] = {}
-        """By how far the training was."""
+        """Progress of the training -> checkpoint."""
         self._ascending: list[int] | None = None
 
     def add(self, checkpoint: Checkpoint, place: int | None) -> None:
@@ -177,7 +177,7 @@ class Pair:
     current: ShardReport
     past: ShardReport
     sibling: Sibling
-    """Where `past` comes from."""
+    """The sibling that `past` belongs to."""
 
 
 class Peers:
@@ -251,7 +251,7 @@ def lacks(scalars: ScalarValues, sibling_scalars: ScalarValues) -> bool:
 
 
 def _place(report: ShardReport) -> _Place:
-    # Several files that all ranks share have one role: of these, those that are called alike stand for each other.
+    # Several files that all ranks share have one role: among these, files with the same name correspond.
     return report.rank, report.role, report.path.rpartition("/")[2] if report.rank is None else ""
 
 
