@@ -101,3 +101,8 @@ def test_asked_in_the_tree_a_path_leads_where_something_is(
     root.joinpath(here, "output/checkpoint").mkdir(parents=True)
     assert inside(str(root), "./output/checkpoint") == f"{here}/output/checkpoint".lstrip("/")
     assert started_in(str(root), "./output/checkpoint") is None
+
+
+def test_a_name_that_no_file_can_have_leads_nowhere(root: Path) -> None:
+    assert inside(str(root), "checkpoint\0") is None
+    assert started_in(str(root), "checkpoint\0") is None

@@ -41,6 +41,8 @@ def started_in(root: str, path: str) -> str | None:
 
 def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
     """Return the target of a path in a tree, and its working directory; no folder if it leads there from here."""
+    if "\0" in path:  # no file can have such a name
+        return None
     full_root = os.path.abspath(root)
     first = None
     for full_path, start in _readings(full_root, path):
