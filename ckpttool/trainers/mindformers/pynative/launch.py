@@ -38,15 +38,15 @@ def wanted_settings(document: Mapping[str, object], plan: ResumePlan) -> dict[st
 def other_devices(config: PyNativeConfig, devices: int) -> Iterator[Finding]:
     """Report a number of devices on which a config does not start.
 
-    Source: `_compute_data_parallel_size` of MindFormers 2.1.0.
+    Source: `_compute_data_parallel_size` and `ParallelDims` of MindFormers 2.1.0.
     """
     started = config.started_on(devices)
     ranks = config.ranks_per_replica
-    if started.micro_batch is None:
+    if started.micro_batch is None or devices % ranks:
         yield suspect(
             Code.CONFIG_DISAGREES,
-            f"the config needs at least {ranks} devices (tensor x pipeline x context parallel), but {devices} will "
-            "start: the start stops with a ValueError",
+            f"the config needs a multiple of {ranks} devices (tensor x pipeline x context parallel), but {devices} "
+            "will start: the start stops with a ValueError",
             path=config.path,
             remedy=f"start a multiple of {ranks} devices",
             line=config.line("parallelism"),

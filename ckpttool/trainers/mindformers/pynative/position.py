@@ -82,7 +82,9 @@ def data_position(scalars: Scalars, config: PyNativeConfig | None, batch: int | 
         lost=0,
         exact_if=tuple(_conditions(samples, config)),
     )
-    return position if config is None else _within_the_epoch(position, samples, scalars, config)
+    if config is None:
+        return position
+    return _within_the_epoch(position, samples, begin_step(scalars, config, batch), config, new or 1)
 
 
 def _conditions(samples: int, config: PyNativeConfig | None) -> Iterator[str]:
@@ -93,11 +95,11 @@ def _conditions(samples: int, config: PyNativeConfig | None) -> Iterator[str]:
         yield f"{counted(samples, 'sample')} are less than one epoch: shuffled data has another order in later ones"
 
 
-def _within_the_epoch(position: GoesOn, samples: int, scalars: Scalars, config: PyNativeConfig) -> GoesOn:
+def _within_the_epoch(position: GoesOn, samples: int, begin: int | None, config: PyNativeConfig, batch: int) -> GoesOn:
     """Return the position with the samples that are lost at the end of each epoch, if their number is known."""
     from ckpttool.core.domain.frozen import replace
 
-    total, begin = config.dataset_samples, begin_step(scalars, config)
+    total = config.dataset_samples
     if total is None or begin is None or config.ramp_up is not None:
         return position
     micro = config.micro_batch or config.local_batch_size
@@ -105,7 +107,7 @@ def _within_the_epoch(position: GoesOn, samples: int, scalars: Scalars, config: 
     if used == 0:
         return position
     offset = samples // micro * micro % used
-    if offset + max(0, config.steps - begin) * (config.global_batch_size or 1) <= used or not offset:
+    if offset + max(0, config.steps - begin) * batch <= used or not offset:
         return position
     why = (
         f"the data has {counted(total, 'sample')} and ends before step {config.steps}: after that each epoch begins at "

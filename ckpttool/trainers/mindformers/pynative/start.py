@@ -16,7 +16,7 @@ from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import JudgedStart, Outcome, Simulation
 from ckpttool.core.domain.shard import ShardRole
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import Rank, counted
 from ckpttool.core.storage import is_local, open_storage
 from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.common import TRACKER
@@ -51,9 +51,10 @@ _NOT_NOTICED = (Code.SHARD_MISSING, Code.STEP_DISAGREES)
 class _SettingError(StopsError):
     """It stops at the value of a setting."""
 
-    def __init__(self, key: str, message: str) -> None:
+    def __init__(self, key: str, message: str, *, mend: str | None = None) -> None:
         super().__init__(message)
         self.key = key
+        self.mend = mend
 
 
 def pick(start: OwnStart, folder: Storage, version: str | None) -> Simulation:
@@ -76,13 +77,14 @@ def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> J
         config: The config of the run.
         plan: The plan: the checkpoint to load.
     """
-    if config.world_size is None:  # as many as wrote it, by default
-        config = config.started_on(start.world_size or plan.point.checkpoint.topology.world_size)
+    config = config.started_on(config.world_size or start.world_size)
     try:
         _refuse_config(config)
+        if config.world_size is None:  # as many as wrote it, by default
+            config = config.started_on(plan.point.checkpoint.topology.world_size)
         judged = _judged(start, config)
     except _SettingError as stop:
-        mend = f"correct `{stop.key}` in {config.path}"
+        mend = stop.mend or f"correct `{stop.key}` in {config.path}"
         judged = JudgedStart(simulation=_stopped(stop), line=View(config.settings).line(stop.key), mend=mend)
     except StopsError as stop:
         judged = JudgedStart(simulation=_stopped(stop))
@@ -101,7 +103,7 @@ def _refuse_config(config: PyNativeConfig) -> None:
             raise _SettingError(problem.key, problem.message)
     if config.world_size is not None:
         for finding in other_devices(config, config.world_size):
-            raise _SettingError("training.global_batch_size", finding.message)
+            raise _SettingError("training.global_batch_size", finding.message, mend=finding.remedy)
 
 
 def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
@@ -229,14 +231,23 @@ def _overwrites(start: OwnStart, config: PyNativeConfig) -> bool:
 
 
 def _damage(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return the damage at which a load of a save stops; None if nothing is known against it.
-
-    On several ranks the metadata names one file per slice: a damaged copy on another rank is not read.
-    """
+    """Return the damage at which a load of a save stops; None if nothing is known against it."""
     for finding in blocking(start.checked(save).findings):
-        if finding.code not in _NOT_NOTICED:
+        if finding.code not in _NOT_NOTICED and not _is_spare_copy(start, save, finding.path):
             return f"{finding.path or save.name}: {finding.message}"
     return None
+
+
+def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
+    """Return whether a file has only slices that rank 0 has as well: then every rank reads those of rank 0."""
+    from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
+
+    rank = next((shard.rank for shard in save.shards if shard.path == path), None)
+    recorded = MindFormersIteration().slices(start.storage, save) if rank else None
+    if rank is None or recorded is None:
+        return False
+    slices = [by_rank for by_rank in recorded.slices.values() if rank in by_rank]
+    return bool(slices) and all(by_rank[rank] == by_rank.get(Rank(0)) for by_rank in slices)
 
 
 def _lacking(save: Checkpoint) -> str | None:

@@ -119,6 +119,7 @@ class TestDevices:
             ({}, 8, False),
             ({"tensor_parallel": "4\n  sequence_parallel: True"}, 4, True),
             ({"tensor_parallel": "4\n  sequence_parallel: True"}, 2, False),
+            ({"tensor_parallel": "2\n  sequence_parallel: True"}, 3, False),
             ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [4, 4, 96]"}, 2, True),
             ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [16, 3, 96]"}, 2, True),
             ({"global_batch_size": 16, "seed": "42\n  rampup_batch_size: [4, 4, 96]"}, 4, False),

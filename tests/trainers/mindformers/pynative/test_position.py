@@ -240,3 +240,11 @@ def test_resolve_shows_the_first_step_and_the_saves(tree: Path) -> None:
     said = cli("resolve", str(tree), "--config", "base.yaml")
     assert said.exit_code == ExitCode.OK
     assert "The run begins after step 30 and saves only at its end, at step 40." in said.output
+
+
+def test_a_requested_batch_size_decides_where_the_data_ends(tree: Path) -> None:
+    text = TestAnEndOfTheData().text(330)
+    assert position(tree, text).effect is DataEffect.EXACT  # 10 steps of 8
+    found = plan(tree, text, DataQuestion(new_global_batch=12)).data  # 20 steps of 12
+    assert isinstance(found, GoesOn)
+    assert found.effect is DataEffect.LOSES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -194,6 +195,29 @@ class TestOnTwoRanks:
         assert outcome(changed(load_path=ROOT, local_batch_size=4))[0] is LOADS
         found, _, because = outcome(changed(load_path=ROOT, local_batch_size=4), devices=4)
         assert (found, "micro-batches of 16" in because) == (STOPS, True)
+
+    def test_without_a_number_of_ranks_a_start_on_more_is_possible(self, tree: Path) -> None:
+        del tree
+        parallel = {"tensor_parallel": "4\n  sequence_parallel: True"}
+        assert outcome(changed(load_path=ROOT, **parallel))[0] is LOADS
+        start = judged(changed(load_path=ROOT, **parallel), devices=2)
+        assert start.simulation is not None
+        assert start.simulation.outcome is STOPS
+        assert start.mend == "start a multiple of 4 devices"
+
+    @pytest.mark.parametrize(("rank", "expected"), [(0, STOPS), (1, LOADS)])
+    def test_a_damaged_copy_is_not_read(self, rank: int, expected: Outcome, tree: Path) -> None:
+        """Both ranks read the file of rank 0, if both have the same slices."""
+        metadata = tree / "iteration_00000010" / "metadata.json"
+        slices = json.loads(metadata.read_text())["storage_data"]
+        copies = {}
+        for key in (key for key in slices if key.endswith("(0,))")):
+            role = "opt" if "-opt-" in slices[key][0]["file_name"] else "model"
+            file = f"tiny-{role}-000000%d-0000002.safetensors"
+            copies[key] = [{"file_name": file % k, "storage_rank": k, "rank_group": [k]} for k in (0, 1)]
+        edit_json(metadata, storage_data=copies)
+        cut(f"iteration_00000010/tiny-model-000000{rank}-0000002.safetensors")(tree)
+        assert outcome(changed(load_path=ROOT, steps=16))[0] is expected
 
 
 def test_preflight_names_the_setting_and_the_way_on(tree: Path) -> None:
