@@ -53,9 +53,9 @@ def checkpoints(ctx: typer.Context) -> Iterable[str]:
     from ckpttool.core.domain.question import TreeQuestion
     from ckpttool.core.verbs.scanning import scan
 
-    given = ctx.params.get("tree") or ctx.params.get("path") or ctx.params.get("what")
+    path = ctx.params.get("tree") or ctx.params.get("path") or ctx.params.get("what")
     variable = variable_of("path", str(ctx.info_name))
-    place = given or (os.environ.get(variable) if variable else None)
+    place = path or (os.environ.get(variable) if variable else None)
     question = TreeQuestion(path=place, layout=ctx.params.get("layout"), environment=os.environ)
     return [checkpoint.name for checkpoint in reversed(scan(question).inventory.checkpoints)]
 

@@ -197,10 +197,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     # Not with `get_type_hints`: for a default of None Python 3.10 hides typer's annotation.
     signature = inspect.signature(command, eval_str=True)
-    asked = [
+    requested = [
         _field(parameter.name, parameter.annotation, parameter.default) for parameter in signature.parameters.values()
     ]
-    fields = [*_flat(asked)]
+    fields = [*_flat(requested)]
     names = {field.parameter.name for field in fields}
     common = [*_fields_of(CommonOptions), *_fields_of(PlanOptions if "apply" in names else ReadOptions)]
     has_dry_run = not getattr(command, "always_writes", False)
@@ -221,7 +221,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
             output.note(f"settings: {without_passwords(text)}")
         with output.dry_run(requested=values["dry_run"]):
-            command(**_filled(asked, values))
+            command(**_filled(requested, values))
 
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -284,13 +284,13 @@ def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> 
                 question.assert_consistent()
             made[field.name] = None if field.optional and question == field.kind() else question
             continue
-        given = values[field.parameter.name]
+        value = values[field.parameter.name]
         if field.parse is None:
-            made[field.name] = given
-        elif given is not None and field.also is None:
-            made[field.name] = field.parse(given)
-        elif given is not None:
-            made[field.name], made[str(field.also)] = field.parse(given)
+            made[field.name] = value
+        elif value is not None and field.also is None:
+            made[field.name] = field.parse(value)
+        elif value is not None:
+            made[field.name], made[str(field.also)] = field.parse(value)
     return made
 
 

@@ -234,8 +234,8 @@ def is_appended(fmt: ReportFormat, path: str) -> bool:
 
     Whatever else the step says there stays. It is ours to add to, as no other file is.
     """
-    given = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    return fmt is ReportFormat.MARKDOWN and given != "" and same_file(path, given)
+    summary_path = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    return fmt is ReportFormat.MARKDOWN and summary_path != "" and same_file(path, summary_path)
 
 
 def _is_json(text: str) -> bool:

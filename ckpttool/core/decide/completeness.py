@@ -267,8 +267,8 @@ def _files_unknown(checkpoint: Checkpoint, expectation: Expectation) -> list[Fin
     """Report that the files of a save are unknown, unless it is known to be bad for another reason."""
     if _names_any(expectation.files):
         return []
-    said = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))
-    if blocking(tuple(said)):
+    reported = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))
+    if blocking(tuple(reported)):
         return []
     message = "it is unknown which files belong to this save, and therefore whether it is intact"
     return [unknown(Code.METADATA_INCOMPLETE, message, path=checkpoint.name)]

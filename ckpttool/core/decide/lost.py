@@ -25,14 +25,14 @@ LEAST_GAP = 2
 _NS = 1e9
 
 
-def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None]:
+def lost_steps(checkpoint: Checkpoint, lineage: Lineage) -> tuple[int, int | None]:
     """Count the steps between a checkpoint and the furthest one that was not abandoned.
 
     Returns:
         Steps of the checkpoint's own batch size, rounded up; and samples, None if no batch size is known.
     """
-    progress = course.progress
-    on_lineage = _on_lineage(checkpoint, course)
+    progress = lineage.progress
+    on_lineage = _on_lineage(checkpoint, lineage)
     places = [place for save in on_lineage if (place := progress.of(save)) is not None]
     ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
     size = progress.batch_size(checkpoint)
@@ -44,10 +44,10 @@ def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None
     return -(-ahead // size), ahead
 
 
-def _on_lineage(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
+def _on_lineage(checkpoint: Checkpoint, lineage: Lineage) -> list[Checkpoint]:
     """Return the saves of a checkpoint's training that were not abandoned, without copies under a higher number."""
-    saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
-    return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
+    saves = (save for save in lineage.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
+    return [save for save in saves if save.prefix == checkpoint.prefix and lineage.abandoned(save) is None]
 
 
 def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
@@ -65,7 +65,7 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
     ]
 
 
-def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumePoint:
+def with_saves(point: ResumePoint, lineage: Lineage, written: Written) -> ResumePoint:
     """Compute the duration of the lost steps from the times of saves, if no log shows it and the times are plausible.
 
     They are plausible if nothing is written for some time between two saves: a copy writes one file after the other,
@@ -73,7 +73,7 @@ def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumeP
     """
     if point.lost_time is not None or not point.lost_steps:
         return point
-    for earlier, later in _pairs(point.checkpoint, course):
+    for earlier, later in _pairs(point.checkpoint, lineage):
         before, after = written(earlier), written(later)
         steps = (later.step or 0) - (earlier.step or 0)
         if before is None or after is None or before[1] >= after[0] or steps <= 0:
@@ -91,9 +91,9 @@ def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
     return after[0] - before[1] >= LEAST_GAP * max(before[1] - before[0], after[1] - after[0])
 
 
-def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+def _pairs(chosen: Checkpoint, lineage: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield pairs of saves of one run with only training between them; the most reliable pair first."""
-    ahead = [(place, save) for save in _on_lineage(chosen, course) if (place := course.progress.of(save)) is not None]
+    ahead = [(place, save) for save in _on_lineage(chosen, lineage) if (place := lineage.progress.of(save)) is not None]
     ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
     furthest = ordered[-1]
     first_of_run = next(save for save in ordered if save.run == furthest.run)

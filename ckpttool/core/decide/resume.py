@@ -86,8 +86,8 @@ def choose(
         UsageError: The requested name or prefix does not exist.
     """
     prefix, by_config = _selected_prefix(inventory, question)
-    course = Lineage(inventory)
-    tree_findings = [*course.rewinds(), *by_config]
+    lineage = Lineage(inventory)
+    tree_findings = [*lineage.rewinds(), *by_config]
     is_named = question.name not in {None, LATEST}
     if is_named:
         candidates = _named(inventory, question.name or "", prefix, question.before)
@@ -101,8 +101,8 @@ def choose(
         candidates = [checkpoint for checkpoint in candidates if not _is_beyond(checkpoint, question.before)]
         tree_findings += _all_beyond(late, question.before) if late and not candidates else []
     rejected: list[Rejection] = []
-    for checkpoint in course.best_first(candidates):
-        reasons = _reasons_by_name(checkpoint, course, question)
+    for checkpoint in lineage.best_first(candidates):
+        reasons = _reasons_by_name(checkpoint, lineage, question)
         if not reasons:
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
@@ -110,9 +110,13 @@ def choose(
                 return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
             if not reasons and checkpoint.step is not None:
                 rejected = _newest_in_full(rejected, question, verdict_of)
-                lost, samples = lost_steps(checkpoint, course)
-                all_rejected = (*rejected, *_branches(checkpoint, candidates, rejected, course))
-                notes = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
+                lost, samples = lost_steps(checkpoint, lineage)
+                all_rejected = (*rejected, *_branches(checkpoint, candidates, rejected, lineage))
+                notes = (
+                    *lineage.overlaps(checkpoint, is_named=is_named),
+                    *lineage.rewinds(),
+                    *_passed_over(candidates),
+                )
                 notes += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
                 return ResumePoint(
                     checkpoint=checkpoint,
@@ -222,13 +226,13 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
     return tuple(sorted(rejected, key=lambda rejection: place[rejection.checkpoint.key]))
 
 
-def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQuestion) -> list[Finding]:
+def _reasons_by_name(checkpoint: Checkpoint, lineage: Lineage, question: ResumeQuestion) -> list[Finding]:
     """Collect the reasons against a checkpoint that need no shard. Suspicions do not apply to a named one."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
         reasons = _without_suspicions(reasons, checkpoint)
     else:
-        reasons += _suspicions(checkpoint, course, course.abandoned(checkpoint))
+        reasons += _suspicions(checkpoint, lineage, lineage.abandoned(checkpoint))
     if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
         reasons.append(_weights_only(checkpoint))
     health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
@@ -237,17 +241,17 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQu
     return reasons
 
 
-def _suspicions(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
+def _suspicions(checkpoint: Checkpoint, lineage: Lineage, branch: Finding | None) -> list[Finding]:
     """Return the suspicions about a checkpoint. Naming it overrides a suspicion, but never damage."""
-    doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
+    suspicions = [warning for warning in (branch, two_runs_in(checkpoint, lineage.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
-    return [replace(warning, remedy=None) for warning in doubts] if is_damaged else doubts
+    return [replace(warning, remedy=None) for warning in suspicions] if is_damaged else suspicions
 
 
 def _without_suspicions(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
     """Remove the suspicions about which of several checkpoints is intended, because it was named."""
-    doubts = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
-    return [reason for reason in reasons if reason not in doubts]
+    suspicions = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
+    return [reason for reason in reasons if reason not in suspicions]
 
 
 def _with_true_remedies(
@@ -290,7 +294,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
 
 
 def _branches(
-    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Lineage
+    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], lineage: Lineage
 ) -> list[Rejection]:
     """Return other expected candidates: abandoned branches, and names with higher steps."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
@@ -298,9 +302,9 @@ def _branches(
     newer = frozenset(keys[: keys.index(checkpoint.key)])
     branches = []
     for candidate in candidates:
-        branch = course.abandoned(candidate) or (course.done_again(candidate) if candidate.key in newer else None)
+        branch = lineage.abandoned(candidate) or (lineage.done_again(candidate) if candidate.key in newer else None)
         if candidate.key not in passed and branch is not None:
-            reasons = tuple(_suspicions(candidate, course, branch))
+            reasons = tuple(_suspicions(candidate, lineage, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
         elif candidate.key not in passed and is_named_beyond(candidate, checkpoint):
             branches.append(Rejection(checkpoint=candidate, reasons=blocking(candidate.findings)))
@@ -502,10 +506,10 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
     if not later:
         return None
     sure = frozenset(checkpoint.ranks).intersection(*(save.ranks for save in later))
-    for twin in later:
-        late = list(_as_old_as(twin, checkpoint, sure))
+    for peer in later:
+        late = list(_as_old_as(peer, checkpoint, sure))
         if late:
-            return _mixed(checkpoint, twin, late)
+            return _mixed(checkpoint, peer, late)
     return None
 
 
@@ -550,12 +554,12 @@ def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
     return None
 
 
-def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
+def _as_old_as(peer: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
     """Find the files of ranks that miss some of these saves, and that were written with the files of the other save.
 
     A rank that counts one run less has each of them under the name of the run before; so it misses the last one.
     """
-    own_times, later = _times(checkpoint, sure), _times(twin, sure)
+    own_times, later = _times(checkpoint, sure), _times(peer, sure)
     if not own_times or not later or min(later) - max(own_times) < CLEARLY_NS:  # times do not tell the two saves apart
         return
     middle = (max(own_times) + min(later)) // 2
@@ -581,9 +585,9 @@ def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding
     )
 
 
-def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Finding:
+def _mixed(checkpoint: Checkpoint, peer: Checkpoint, late: list[Shard]) -> Finding:
     ranks = tuple(shard.rank for shard in late if shard.rank is not None)
-    when = f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote {twin.name}"
+    when = f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote {peer.name}"
     fact = f"{when}, so it may be from that run"
     return suspect(
         Code.TIMES_DISAGREE,
@@ -591,7 +595,7 @@ def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Findi
         fact=fact,
         path=late[0].path,
         expected=f"a file as old as the other ranks' {checkpoint.name}",
-        actual=f"as old as their {twin.name}",
+        actual=f"as old as their {peer.name}",
         remedy=f"choose it with --checkpoint {checkpoint.name} if that file was only copied later",
         ranks=ranks,
     )

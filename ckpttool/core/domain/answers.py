@@ -36,8 +36,8 @@ class Answered(ABC):
 
     def __repr__(self) -> str:
         """Show a summary and the exit code in one line; `to_dict` has the complete answer."""
-        said = [f"{name}={value!r}" for name, value in self.in_short().items() if value is not None]
-        return f"<{type(self).__name__} {' '.join([*said, f'exit_code={int(self.exit_code)}'])}>"
+        fields = [f"{name}={value!r}" for name, value in self.in_short().items() if value is not None]
+        return f"<{type(self).__name__} {' '.join([*fields, f'exit_code={int(self.exit_code)}'])}>"
 
     def in_short(self) -> dict[str, object]:
         """Return the fields of the one-line summary, by name."""

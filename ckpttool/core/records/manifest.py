@@ -132,15 +132,15 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
         The manifest; the reason why it is invalid (truncated, edited, of another checkpoint, written by a newer
         ckpttool); or None without a manifest.
     """
-    found = [
+    matches = [
         (owner, path, manifest)
         for path in [place.path, *added_manifests(storage, place)]
         for owner, manifest in _read_each(storage, place, path)
     ]
-    problem = next((manifest for _, _, manifest in found if isinstance(manifest, ManifestProblem)), None)
+    problem = next((manifest for _, _, manifest in matches if isinstance(manifest, ManifestProblem)), None)
     if problem is not None:
         return problem
-    manifests = [(owner, path, manifest) for owner, path, manifest in found if isinstance(manifest, Manifest)]
+    manifests = [(owner, path, manifest) for owner, path, manifest in matches if isinstance(manifest, Manifest)]
     if len(manifests) < 2:  # noqa: PLR2004  nothing to join
         return manifests[0][2] if manifests else None
     if is_object_store(storage.root):

@@ -81,21 +81,21 @@ def search(text: str) -> tuple[Match, ...]:
     One match per section, in the order of the pages; the page in Chinese, which repeats the others, comes last.
     """
     words = text.lower().split()
-    found = _sections_with([" ".join(words)]) or (_sections_with(words) if len(words) > 1 else [])
-    return tuple(sorted(found, key=lambda match: match.page == _CHINESE))
+    matches = _sections_with([" ".join(words)]) or (_sections_with(words) if len(words) > 1 else [])
+    return tuple(sorted(matches, key=lambda match: match.page == _CHINESE))
 
 
 def _sections_with(words: list[str]) -> list[Match]:
     """Return the sections that mention each of the words, with the first line that has most of them."""
-    found = []
+    matches = []
     for name in pages():
         for heading, lines in _sections(_read(name)):
             text = " ".join((heading, *lines)).lower()
             if all(word in text for word in words):
                 counts = [sum(word in line.lower() for word in words) for line in lines]
                 most = max(counts, default=0)
-                found.append(Match(name, heading, lines[counts.index(most)].strip() if most else ""))
-    return found
+                matches.append(Match(name, heading, lines[counts.index(most)].strip() if most else ""))
+    return matches
 
 
 def _sections(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -54,9 +54,9 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
         if isinstance(read, Check):
             return _cut_short(question, before, _AFTER_CONFIG)
         config = read
-    asked = question.tree if config is None else replace(question.tree, config=config.run)
+    tree_question = question.tree if config is None else replace(question.tree, config=config.run)
     try:
-        answer = resolve(asked, question.choice, question.data, node=node)
+        answer = resolve(tree_question, question.choice, question.data, node=node)
         if config is None or _is_started_by_user(answer.tree):
             context = _by_hand(question, config, answer, disk or LocalDisk())
         else:
@@ -115,15 +115,15 @@ class Context(NamedTuple):
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
         """Make a check of findings: accepted ones become notes, and paths are converted so that they can be opened."""
-        given = self._given()
+        paths = self._given()
         allowed = judge.allow(findings, self.question.allowed)
-        reasons = tuple(Reason(finding=finding, file=self._file(finding.path, given)) for finding in allowed)
+        reasons = tuple(Reason(finding=finding, file=self._file(finding.path, paths)) for finding in allowed)
         return Check(name=name, summary=summary, reasons=reasons, stopped=stopped)
 
-    def _file(self, path: str | None, given: Collection[str | None]) -> str | None:
+    def _file(self, path: str | None, paths: Collection[str | None]) -> str | None:
         """Return the path of a finding so that it can be opened: unchanged, or joined to the root."""
         root = self.answer.tree.inventory.root
-        if path is None or path in given or os.path.isabs(path) or path.startswith(root):
+        if path is None or path in paths or os.path.isabs(path) or path.startswith(root):
             return path
         inside = os.path.join(root, path)
         full_path = os.path.join(os.path.dirname(root), path)  # health_ckpts.json

@@ -240,8 +240,8 @@ def _of_decision(context: Context) -> tuple[Finding, ...]:
 def _of_tree(context: Context) -> tuple[Finding, ...]:
     """Return the findings about the tree that the resume point does not include."""
     point, tree = context.point, context.tree
-    said = {*point.findings, *(reason for rejection in point.rejected for reason in rejection.reasons)}
-    findings = tuple(finding for finding in tree.inventory.findings if finding not in said)
+    reported = {*point.findings, *(reason for rejection in point.rejected for reason in rejection.reasons)}
+    findings = tuple(finding for finding in tree.inventory.findings if finding not in reported)
     if context.chosen is None:
         return findings
     return accepted(findings) if context.takes_any_health else findings
@@ -269,9 +269,9 @@ def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Find
     for feature in features():
         if feature.on_passed_over is not None:
             rule: PassedOverRule = imported(feature.on_passed_over)
-            rejected, said = rule(seen)
+            rejected, reported = rule(seen)
             seen = seen._replace(point=replace(seen.point, rejected=rejected))
-            findings += said
+            findings += reported
     return seen.point.rejected, tuple(findings)
 
 

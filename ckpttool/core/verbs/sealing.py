@@ -216,8 +216,9 @@ def no_other_sealer(root: str) -> Iterator[None]:
 
 def speaks_against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
     """Return the findings against a checkpoint, or about its step, each once."""
-    told = (each for each in blocking(verdict.findings) if each.code is not Code.REPLICA_DRIFTED)  # it was saved so
-    return tuple(dict.fromkeys((*told, *not_acted_on(checkpoint))))
+    # A drifted replica was saved like this, so it does not prevent a seal.
+    reported = (finding for finding in blocking(verdict.findings) if finding.code is not Code.REPLICA_DRIFTED)
+    return tuple(dict.fromkeys((*reported, *not_acted_on(checkpoint))))
 
 
 def not_sealed(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:

@@ -121,12 +121,12 @@ def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
     return None if begun is None else begun(neighbours, reading)
 
 
-def with_copies(reports: Iterable[ShardReport], said: CopyComparison) -> list[ShardReport]:
+def with_copies(reports: Iterable[ShardReport], comparison: CopyComparison) -> list[ShardReport]:
     """Add to the reports how many copies agree: they replace a missing checksum."""
     all_reports = list(reports)
     proven = {(report.role, report.tensor_digests) for report in all_reports if report.checksum_matched}
     for index, report in enumerate(all_reports):
-        copies = said.agreed.get(report.path, 1)
+        copies = comparison.agreed.get(report.path, 1)
         if copies > 1:
             is_matched = (report.role, report.tensor_digests) in proven
             findings = tuple(_without_checksum(finding, copies) for finding in report.findings)

@@ -182,22 +182,22 @@ class Session:
             ]
         healed = {path for path in sealed if is_as_healed_alone(seals_known[path])}
         sealed -= healed
-        said = CopyComparison()
+        comparison = CopyComparison()
         if self._copies is not None:
             witnesses = [
                 replace(sample, checksum_matched=False) if sample.path in healed else sample for sample in witnesses
             ]
             seen_shards = SeenShards(witnesses, seals_known, sealed, healed)
-            said = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
-            reports = with_copies(reports, said)
-            self._keep_suspicions(said, checkpoint, reports, seals)
-        findings += (*said.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
+            comparison = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
+            reports = with_copies(reports, comparison)
+            self._keep_suspicions(comparison, checkpoint, reports, seals)
+        findings += (*comparison.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
         companions = self._outside_subset(checkpoint)
         all_reports = (*reports, *companions)
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
-        compared = self._compared(checkpoint, all_reports, seals, reported=said.compared_paths)
+        compared = self._compared(checkpoint, all_reports, seals, reported=comparison.compared_paths)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # Files sealed before are judged by their sealer.
         judged = {
@@ -205,7 +205,7 @@ class Session:
             for report in reports
             if says_itself(report) or (self._scope.hashes and report.path in seals_known)
         }
-        judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
+        judged |= {finding.path for finding in blocking(comparison.findings) if finding.path is not None}
         remaining = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
         unproven = unproven_copies(reports, healed, seals_known)
         reports = [replace(report, checksum_matched=False) if report.path in unproven else report for report in reports]
@@ -213,8 +213,8 @@ class Session:
         yield replace(
             verdict,
             findings=completed(verdict.findings + findings, checkpoint),
-            compared_with=said.compared_with,
-            also_read=said.also_read,
+            compared_with=comparison.compared_with,
+            also_read=comparison.also_read,
         )
 
     def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
@@ -302,18 +302,18 @@ class Session:
 
     def _keep_suspicions(
         self,
-        said: CopyComparison,
+        comparison: CopyComparison,
         checkpoint: Checkpoint,
         reports: Iterable[ShardReport],
         seals: Mapping[str, ShardSeal],
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
-        wrong = {finding.path: (finding,) for finding in said.findings if finding.severity >= Severity.DAMAGE}
+        wrong = {finding.path: (finding,) for finding in comparison.findings if finding.severity >= Severity.DAMAGE}
         damaged_before = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
-        drifted = {finding.path: finding for finding in said.findings if finding.path in said.drifted}
+        drifted = {finding.path: finding for finding in comparison.findings if finding.path in comparison.drifted}
         for report in reports:
             if self._scope.proofs is not None and report.path in drifted:
-                since = said.drifted[report.path]
+                since = comparison.drifted[report.path]
                 step = checkpoint.step if since is None else since.step
                 self._scope.proofs.drifted(report, drifted[report.path], step)
             elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):

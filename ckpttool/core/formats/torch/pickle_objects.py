@@ -109,17 +109,17 @@ def called(by: object, args: tuple[Any, ...]) -> object:
     if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
         return args[0].encode("latin-1")
     plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
-    given = args[0] if args else ()
-    return noted if plain is None or (plain is bytes and args) else _container(plain, given)
+    argument = args[0] if args else ()
+    return noted if plain is None or (plain is bytes and args) else _container(plain, argument)
 
 
-def _container(plain: Callable[[Any], object], given: object) -> object:
+def _container(plain: Callable[[Any], object], values: object) -> object:
     """Return a container of the values; an empty container if they are not a container."""
-    if type(given) not in {dict, list, tuple}:
-        given = ()
-    if plain is dict and not isinstance(given, dict):
-        return {pair[0]: pair[1] for pair in given if is_key(pair[0])}  # type: ignore[attr-defined]  # a list or a tuple
-    return plain(given)
+    if type(values) not in {dict, list, tuple}:
+        values = ()
+    if plain is dict and not isinstance(values, dict):
+        return {pair[0]: pair[1] for pair in values if is_key(pair[0])}  # type: ignore[attr-defined]  # a list or a tuple
+    return plain(values)
 
 
 def is_key(key: object) -> bool:

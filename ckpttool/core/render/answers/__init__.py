@@ -31,13 +31,13 @@ def texts_of(answer: Answered | type[Answered]) -> Texts:
 
     The core's own is called like the noun; a feature says which one is its own.
     """
-    own = f"{__name__}.{answer.NOUN.replace('-', '_')}"
+    core_module = f"{__name__}.{answer.NOUN.replace('-', '_')}"
     try:
-        return cast("Texts", import_module(own))
+        return cast("Texts", import_module(core_module))
     except ModuleNotFoundError as error:
         places = ((feature.answers or {}).get(answer.NOUN) for feature in features())
         place = next(filter(None, places), None)
-        if error.name != own or place is None:
+        if error.name != core_module or place is None:
             raise
         return cast("Texts", import_module(place))
 

@@ -523,5 +523,5 @@ class _GroupAtStep:
 
     def no_replica(self, report: ShardReport) -> ShardReport | None:
         """Return a shard that nothing shows to be a replica of this one."""
-        own = self._replica_sets[report.path]
-        return next((peer for peer in self._known if self._replica_sets[peer.path] != own), None)
+        replica_set = self._replica_sets[report.path]
+        return next((peer for peer in self._known if self._replica_sets[peer.path] != replica_set), None)

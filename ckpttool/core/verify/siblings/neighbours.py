@@ -64,9 +64,7 @@ class Neighbours:
 
     def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
         """Return whether one was saved before another: in an earlier run, or at an earlier position."""
-        first, second = (
-            self._progress.of(given) if given.label is None else given.step for given in (checkpoint, later)
-        )
+        first, second = (self._progress.of(save) if save.label is None else save.step for save in (checkpoint, later))
         return (checkpoint.run, -1 if first is None else first) < (later.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
