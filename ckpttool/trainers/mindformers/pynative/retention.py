@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.core.decide.lineage import CLEARLY_NS
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, by_pynative
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
     from ckpttool.core.domain.settings import RunConfig
 
-_REMOVES = "is for a running PyNative trainer to remove, which never removes one again if it is missing"
+_REMOVES = "may be removed by a running PyNative trainer, which stops removing saves if it is missing"
+_WAYS_ON = "--config gives save_max, beyond which saves are free; after the last step all are free"
 
 
 def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
@@ -28,15 +30,27 @@ def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointK
         inventory: The complete tree.
         config: Of the run that saves there; None: unknown, so that each save may be one of them.
     """
-    saves = [save for save in newest_first(inventory.checkpoints) if by_pynative(save)]
-    if not saves or _has_ended(saves[0]):
+    orders = _orders([save for save in newest_first(inventory.checkpoints) if by_pynative(save)])
+    if all(_has_ended(saves[0]) for saves in orders):
         return {}
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
     if isinstance(config, PyNativeConfig):
-        kept = max(config.save_max, 0) + 1
-        return {save.key: f"{_REMOVES} (save_max: {config.save_max})" for save in saves[:kept]}
-    return {save.key: f"{_REMOVES}; --config gives save_max, beyond which saves are free" for save in saves}
+        why = f"{_REMOVES} (save_max: {config.save_max})"
+        return {save.key: why for saves in orders for save in saves[: max(config.save_max, 0) + 1]}
+    return {save.key: f"{_REMOVES}; {_WAYS_ON}" for saves in orders for save in saves}
+
+
+def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
+    """Return the possible orders of saving, newest first: by progress, and by time if the times contradict it.
+
+    A run that was resumed from an older save may write saves with fewer samples than those that it left.
+    """
+    if not saves:
+        return []
+    by_time = sorted(saves, key=lambda save: save.saved_ns or 0, reverse=True)
+    is_rewound = (by_time[0].saved_ns or 0) - (saves[0].saved_ns or 0) > CLEARLY_NS
+    return [saves, by_time] if is_rewound else [saves]
 
 
 def _has_ended(newest: Checkpoint) -> bool:

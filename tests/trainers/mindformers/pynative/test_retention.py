@@ -38,7 +38,7 @@ def pruned(tree: Path, *options: str) -> list[str]:
 def test_no_save_of_a_run_that_may_still_save_is_removed(tree: Path) -> None:
     assert pruned(tree) == ["10", "20", "30"]
     said = " ".join(cli("prune", str(tree), "--keep-last", "1").output.split())
-    assert "is for a running PyNative trainer to remove" in said
+    assert "may be removed by a running PyNative trainer" in said
     assert "--config gives save_max" in said
 
 
@@ -58,6 +58,15 @@ def test_all_are_free_after_the_last_step(tree: Path) -> None:
     for common in tree.glob("iteration_*/common.json"):
         edit_json(common, step_num=30)
     assert pruned(tree) == ["30"]
+
+
+def test_a_run_that_went_back_owns_the_saves_that_it_wrote_last(tree: Path) -> None:
+    edit_json(tree / "iteration_00000030" / "common.json", step_num=30)  # a run that had ended
+    now = time.time()
+    for path in (tree / "iteration_00000020").iterdir():  # written by the run that was resumed from 10
+        os.utime(path, (now, now))
+    Path("base.yaml").write_text(changed(save_max=0))
+    assert pruned(tree, "--config", "base.yaml") == ["20", "30"]
 
 
 def test_the_newest_is_the_one_with_the_most_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
