@@ -432,7 +432,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
         if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
             continue
         unchanged, rested = watched.now - save.changed_at, rule.rested or 0.0
-        if unchanged < rested:
+        if save.files and unchanged < rested:
             why = (
                 f"one of its files changed {lasting(unchanged)} ago, and a save is read once it is unchanged for "
                 f"{lasting(rested)}"

@@ -555,7 +555,7 @@ def test_what_no_save_under_way_shows_is_told_at_once_of_a_rewritten_file_too() 
 
 def test_one_look_says_which_saves_it_did_not_read_and_when_it_would() -> None:
     rule = replace(RULE, rested=60.0)
-    course = Course(rule).poll(save("b", age=15.0), save("a", age=70.0)).judge()
+    course = Course(rule).poll(save("b", age=15.0, files=1), save("a", age=70.0)).judge()
     (fresh,) = left_unread(course.known, rule)
     assert fresh.startswith(
         "b was not read: one of its files changed 15 s ago, and a save is read once it is unchanged for 60 s; "
@@ -563,6 +563,9 @@ def test_one_look_says_which_saves_it_did_not_read_and_when_it_would() -> None:
     assert fresh.endswith("run again in 45 s, or reduce --settle and --every")
     lacking = Course(rule).poll(save(age=70.0, incomplete=[MISSING]))
     (unfinished,) = left_unread(lacking.known, rule)
+    assert unfinished.startswith("a was not read: it is not complete yet, which is reported after 100 s (--patience); ")
+    begun = Course(rule).poll(save(incomplete=[MISSING]))  # no file of it shows a time yet
+    (unfinished,) = left_unread(begun.known, rule)
     assert unfinished.startswith("a was not read: it is not complete yet, which is reported after 100 s (--patience); ")
     told = Course(rule).poll(save(age=101.0, incomplete=[MISSING]))
     assert left_unread(told.known, rule) == ()

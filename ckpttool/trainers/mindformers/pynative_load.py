@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ckpttool.core.domain.checkpoint import Checkpoint, Rename
+    from ckpttool.core.domain.checkpoint import Checkpoint
 
 LOAD_PATH = "checkpoint.load_path"
 NO_LOAD_OPTIM = "checkpoint.no_load_optim"
 LOAD_BALANCED = "checkpoint.load_balanced"
 
-_PATH, *_OFF = (Place.parsed(f"config:{key}") for key in (LOAD_PATH, NO_LOAD_OPTIM, LOAD_BALANCED))
+_PATH, _NO_OPTIMIZER, _BALANCED = (Place.parsed(f"config:{key}") for key in (LOAD_PATH, NO_LOAD_OPTIM, LOAD_BALANCED))
+_FROM_THE_BEGINNING = "without an optimizer the run begins at step 1 and sample 0; use another checkpoint.save_path"
 
 
-def load_settings(path: str, renames: tuple[Rename, ...], remarks: tuple[str, ...] = ()) -> LoadSettings:
+def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = ()) -> LoadSettings:
     """Return the settings for a save's own folder: a folder without a tracker is loaded itself.
 
     Args:
         path: The folder.
-        renames: To do first.
+        checkpoint: The save.
         remarks: Further notes for the start.
     """
+    weights_only = checkpoint.content is Content.WEIGHTS_ONLY
     return LoadSettings(
         trainer="mindformers",
         path=path,
         settings=(
             TrainerSetting(place=_PATH, value=path, is_path=True),
-            *(TrainerSetting(place=place, value=False) for place in _OFF),
+            TrainerSetting(place=_NO_OPTIMIZER, value=weights_only),
+            TrainerSetting(place=_BALANCED, value=False),
         ),
-        first=renames,
-        remarks=remarks,
+        first=checkpoint.renames,
+        remarks=tuple(dict.fromkeys((*remarks, _FROM_THE_BEGINNING))) if weights_only else remarks,
     )
 
 

@@ -122,7 +122,7 @@ class MindFormersIteration:
         checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
         known_names = {TRACKER, OWN_FOLDER, *folders}
         strays = [entry.name for entry in listing.entries if entry.name not in known_names]
-        checkpoints = in_order_of_progress(_of_one_trainer(checkpoints))
+        checkpoints = in_order_of_progress(_without_optimizer(_of_one_trainer(checkpoints)))
         tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
         checkpoints = _with_times(storage, checkpoints, tracked)
         return Inventory(
@@ -143,8 +143,12 @@ class MindFormersIteration:
         """Use each save's own record, else expect on each rank every role that occurs in the tree."""
         present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
+        full = {*roles, ShardRole.OPTIMIZER}
         return Expected(
-            checkpoints=tuple(_expectation(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints),
+            checkpoints=tuple(
+                _expectation(checkpoint, evidence, full if _is_full(checkpoint) else roles)
+                for checkpoint in inventory.checkpoints
+            ),
             runs=inventory.runs,
         )
 
@@ -198,7 +202,7 @@ class MindFormersIteration:
             from ckpttool.trainers.mindformers.pynative_load import load_settings, older_saves
 
             remarks = older_saves(checkpoint, inventory.checkpoints)
-            return load_settings(inventory.path_of(checkpoint.name), checkpoint.renames, remarks)
+            return load_settings(inventory.path_of(checkpoint.name), checkpoint, remarks)
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         keys = LoadKeys(
@@ -392,6 +396,32 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
             scalars = replace(save.scalars, step=int(planned), rest=tuple(rest.items()))
             of_one.append(replace(save, scalars=scalars, findings=(*save.findings, wrong)))
     return of_one
+
+
+def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Find saves of the PyNative trainer with weights alone by design (`no_save_optim`): no save has an optimizer.
+
+    An asynchronous save may have its common.json before its optimizer, under a temporary name.
+    """
+    if any(shard.role is ShardRole.OPTIMIZER for save in checkpoints for shard in save.shards):
+        return checkpoints
+    return [
+        replace(save, content=Content.WEIGHTS_ONLY)
+        if by_pynative(save) and save.shards and not any(map(_is_temporary, save.findings))
+        else save
+        for save in checkpoints
+    ]
+
+
+def _is_full(checkpoint: Checkpoint) -> bool:
+    """Return whether a save must have an optimizer: without it the PyNative trainer stops."""
+    return by_pynative(checkpoint) and checkpoint.content is Content.FULL
+
+
+def _is_temporary(finding: Finding) -> bool:
+    """Return whether a finding reports a file under a temporary name."""
+    name = (finding.path or "").rpartition("/")[2]
+    return finding.code is Code.STRAY_FILE and parse_shape(name).kind is FileKind.IN_PROGRESS
 
 
 def _other_step(step: int, number: int, path: str) -> Finding:

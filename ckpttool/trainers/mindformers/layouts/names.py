@@ -94,8 +94,9 @@ _UNFINISHED = (
     rf"(?s:(?P<prefix>(?!\._).+))_rank_{RANK_MARK}(?:_(?P<run>[0-9]{{1,9}}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?:\.ckpt|\.safetensors)?\.tmp"
 )
-# `tmp` and eight characters: Python's NamedTemporaryFile, which MindFormers renames to meta.json.
-_TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}"
+# `tmp` and eight characters: Python's NamedTemporaryFile, which MindFormers renames to meta.json or common.json;
+# `.tmp` and six: the library of the safetensors format, before MindSpore's own temporary name.
+_TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}|\.tmp[A-Za-z0-9]{6}"
 
 
 @lru_cache(maxsize=65536)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import effect_findings
+from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.data_position import DataEffect
 from ckpttool.core.domain.finding import Code, note, suspect
 from ckpttool.core.domain.frozen import replace
@@ -48,18 +49,22 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
         resume: The resume.
         config: Its config; None: unknown.
     """
-    plan, scalars = resume.plan, resume.plan.point.checkpoint.scalars
+    plan, checkpoint = resume.plan, resume.plan.point.checkpoint
+    scalars = checkpoint.scalars
+    weights_only = checkpoint.content is Content.WEIGHTS_ONLY
+    if weights_only:
+        scalars = replace(scalars, step=Step(0), samples=0)
     batch = resume.data.new_global_batch
     position = data_position(scalars, config, batch)
     begin = begin_step(scalars, config, batch)
     findings = [*config.findings] if config is not None else []
     remedy = _MICRO_BATCHES if position.effect is DataEffect.REPEATS else _EPOCH
     findings += effect_findings(position, title="MindFormers", remedy=remedy)
-    if begin is not None:
+    if begin is not None and not weights_only:
         findings += _other_batch(resume, config, begin)
     if config is not None and begin is not None:
         findings += [*_other_length(plan, config), *_overwritten(resume, config, begin)]
-    load = load_settings(plan.load.path, plan.load.first, plan.load.remarks)
+    load = load_settings(plan.load.path, checkpoint, plan.load.remarks)
     if config is not None and begin is not None:
         load = replace(load, remarks=(*load.remarks, _next_saves(begin, config)))
     return Effects(
