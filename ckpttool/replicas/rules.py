@@ -479,7 +479,7 @@ class Evidence:
         if self._recorded is None:
             return None
         slices = self._recorded.slices
-        for name in sorted(slices) if self.tensor is None else tensors:
+        for name in sorted(slices.keys() - self._in_other_files(target)) if self.tensor is None else tensors:
             numbers = slices.get(name, {})
             if numbers.get(target[0]) != numbers.get(donor[0]):
                 return f"rank {donor[0]} has another slice of {name} according to {self._recorded.source}"
@@ -490,6 +490,16 @@ class Evidence:
             if not check.is_confirmed and not any(self._were_equal(target, donor, saved) for saved in self._saves):
                 return None
         return None if uncovered else CopyProof(Proof.RECORDED, record=self._recorded.source)
+
+    def _in_other_files(self, target: Place) -> set[str]:
+        """Return the tensors in the intact files of the same rank: an optimizer may be sliced where weights are not."""
+        reports = (self.undamaged.get((target[0], role)) for role in ShardRole if role is not target[1])
+        return {
+            name
+            for report in reports
+            if report is not None and is_sound(report)
+            for name in self.digests_of(report) or ()
+        }
 
     def _were_equal(self, target: Place, donor: Place, saved: SavedShards) -> bool:
         ours = self._past(saved, target)
