@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ckpttool.core.domain.finding import Row, Severity
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.shard import RecordedEntries, ShardRole
 
 ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
 """The scalars of one file, by the trainer's names, sorted; absent scalars are left out."""
@@ -89,6 +89,8 @@ class ShardFacts:
 
     scalars: tuple[RequestedScalar, ...] = ()
     """To be read from it."""
+    entries: RecordedEntries = ()
+    """Tensors that it must contain by its save's own record; empty if no record says."""
 
 
 NO_FACTS = ShardFacts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeAlias
 
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.frozen import dataclass
@@ -76,6 +77,10 @@ class FileStamp:
         return hash((self.size, self.token))
 
 
+RecordedEntries: TypeAlias = "tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]"
+"""Names of tensors, each with the shapes that it may have; without a shape, any will do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """One rank's file of one checkpoint, as listed; it has not been opened."""
@@ -93,6 +98,8 @@ class Shard:
     """None if the listing did not need it."""
     least: ByteCount | None = None
     """Bytes that it must have at least by its save's own record; None if no record says."""
+    entries: RecordedEntries = ()
+    """As in `ShardFacts`."""
 
     @property
     def modified_ns(self) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import ShardFacts
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import ByteCount
@@ -67,7 +68,7 @@ def plan_checks(
             named_format=shard.format,
             level=level,
             cost=ByteCount(cost),
-            facts=facts,
+            facts=replace(facts, entries=shard.entries) if shard.entries else facts,
             part=part,
             seal=None if seals is None else seals.get(shard.path),
             sha256=digests.get(shard.path),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     records = _records(task, header, source)
     is_one = records is not None and header.format is FormatName.TORCH_ZIP
     pickled, pickle_bytes = _look_inside(records, source) if records is not None and is_one else ((), 0)
-    own_findings = (*_findings(task, header, records), *pickled)
+    own_findings = (*_findings(task, header, records), *pickled, *_against_record(task, header))
     findings = tuple(replace(finding, path=task.path) for finding in own_findings)
     broken = worst(findings) >= Severity.DAMAGE
     is_seen_in_part = header.format is FormatName.TORCH_ZIPS and not task.level.reads_content
@@ -120,6 +120,32 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
         return (_PICKLE,) if is_one and worst(findings) < Severity.UNSAFE else findings
     return (*header.findings, *records.findings)
+
+
+def _against_record(task: CheckTask, header: Header) -> Iterator[Finding]:
+    """Compare the tensors with those that the save's own record assigns to the file."""
+    if not task.facts.entries or header.schema_hash is None:
+        return
+    shapes = {entry.name: entry.shape for entry in header.entries}
+    lacking = [name for name, _ in task.facts.entries if name not in shapes]
+    if lacking:
+        message = f"by the save's own record it has {_first(lacking)}, but it does not"
+        yield damage(Code.ENTRIES_MISSING, message, tensor=lacking[0])
+    differing = [
+        (name, allowed)
+        for name, allowed in task.facts.entries
+        if allowed and shapes.get(name, allowed[0]) not in allowed
+    ]
+    if differing:
+        name, allowed = differing[0]
+        message = f"by the save's own record {_first([name for name, _ in differing])} has another shape"
+        expected, actual = str(list(allowed[0])), str(list(shapes[name]))
+        yield damage(Code.SCHEMA_DIFFERS, message, tensor=name, expected=expected, actual=actual)
+
+
+def _first(names: list[str]) -> str:
+    more = len(names) - 1
+    return f"{quoted(names[0])} and {more} more" if more else quoted(names[0])
 
 
 def contents_of_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:

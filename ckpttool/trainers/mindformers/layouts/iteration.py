@@ -82,9 +82,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
-_SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
-"""A key of `storage_data`, in Python's form of a pair of a name and the numbers of a slice."""
-
 _MEMORY_A_FILE = 512 << 10
 """With 8,192 ranks the file has some hundred megabytes, mostly numbers: 20 kB per shard."""
 
@@ -136,8 +133,19 @@ class MindFormersIteration:
         )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
-        return checkpoint
+        """Add the tensors of each file from the metadata.json of the PyNative trainer."""
+        if not by_pynative(checkpoint) or checkpoint.expected is None:
+            return checkpoint
+        from ckpttool.trainers.mindformers.layouts.entries import entries_in, with_entries
+
+        path = f"{checkpoint.name}/metadata.json"
+        try:
+            return with_entries(checkpoint, _from_metadata(storage, path, entries_in, files=len(checkpoint.shards)))
+        except FileNotFoundError:  # it was removed since the scan
+            return checkpoint
+        except ParseError as error:
+            wrong = listed_damage(Code.META_UNREADABLE, str(error), path)
+            return replace(checkpoint, findings=(*checkpoint.findings, wrong))
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Use each save's own record, else expect on each rank every role that occurs in the tree."""
@@ -472,7 +480,7 @@ def metadata_memory(files: int) -> int:
 
 
 def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> JsonObject:
-    """Parse the `storage_data` of a metadata.json: the places of each slice of a tensor.
+    """Parse a metadata.json.
 
     Args:
         data: The complete file.
@@ -482,10 +490,10 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    return get_object(parse_object(data, where=what, most_memory=most_memory), "storage_data", where=what)
+    return parse_object(data, where=what, most_memory=most_memory)
 
 
-def files_in(slices: JsonObject, what: str) -> frozenset[str]:
+def files_in(record: JsonObject, what: str) -> frozenset[str]:
     """Return the names of all files of the checkpoint, according to its metadata.json.
 
     Raises:
@@ -493,7 +501,7 @@ def files_in(slices: JsonObject, what: str) -> frozenset[str]:
     """
     return frozenset(
         get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
-        for key, places in slices.items()
+        for key, places in get_object(record, "storage_data", where=what).items()
         for place in as_list(places, where=what, key=key)
     )
 
@@ -545,18 +553,17 @@ def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str]
         return read(parse_metadata(data, what=path, most_memory=most), path)
 
 
-def slices_in(slices: JsonObject, what: str) -> RecordedSlices:
+def slices_in(record: JsonObject, what: str) -> RecordedSlices:
     """Return which slice of each tensor a rank has, according to metadata.json.
 
     Raises:
         ParseError: With the file and the key that is wrong.
     """
+    from ckpttool.trainers.mindformers.layouts.entries import parse_slice
+
     by_tensor: dict[str, dict[Rank, int]] = {}
-    for number, (key, places) in enumerate(slices.items()):
-        match = re.fullmatch(_SLICE, key)
-        if match is None:
-            raise ParseError("is not a slice of a tensor", where=what, key=key)
-        by_rank = by_tensor.setdefault(match["name"], {})
+    for number, (key, places) in enumerate(get_object(record, "storage_data", where=what).items()):
+        by_rank = by_tensor.setdefault(parse_slice(key, what)[0], {})
         for place in as_list(places, where=what, key=key):
             rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
             if by_rank.setdefault(Rank(rank), number) != number:

@@ -135,6 +135,7 @@ def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileNam
         run=repeat(name.run),
         stamp=[stamps[index] if stamps else None for _, _, _, stamps, _, _ in folders],
         least=repeat(None),
+        entries=repeat(()),
     )
 
 

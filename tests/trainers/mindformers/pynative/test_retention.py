@@ -77,8 +77,15 @@ def test_the_newest_is_the_one_with_the_most_samples(tmp_path: Path, monkeypatch
     assert pruned(tree, "--config", "base.yaml") == ["25", "35", "40"]
 
 
-def test_the_tracker_can_be_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracker", ["20", "", "40", "release", None])
+def test_the_tracker_is_moved_to_the_newest_save(tracker: str | None, tmp_path: Path) -> None:
     tree = tree_of("one_rank_async_tracker_behind", tmp_path)
-    assert (tree / "latest_checkpointed_iteration.txt").read_text() == "20"
+    record = tree / "latest_checkpointed_iteration.txt"
+    if tracker is None:
+        record.unlink()
+    elif tracker != "20":
+        record.write_text(tracker)
+    assert cli("repair", "pointer", str(tree), "--grace", "0").exit_code == ExitCode.OK
+    assert (record.read_text() if record.exists() else None) == tracker
     assert document("repair", "pointer", str(tree), "--grace", "0", "--apply")["schema"].startswith("ckpttool/")
-    assert (tree / "latest_checkpointed_iteration.txt").read_text() == "30"
+    assert record.read_bytes() == b"30"  # as the trainer writes it
