@@ -245,7 +245,7 @@ def _keeps_one(view: View) -> Iterator[Problem]:
         return
     if view.is_on("checkpoint.async_save"):
         message = "`save_max: 1` with `async_save: True`: the tracker always names a folder that was removed"
-        yield suspect(key, f"{message}, so no start from `load_path` as the root finds it", "write 2 or more")
+        yield suspect(key, f"{message}, so every start from the folder above stops", "write 2 or more")
     else:
         yield note(key, "`save_max: 1` keeps one checkpoint of the run", "write 2 or more")
 

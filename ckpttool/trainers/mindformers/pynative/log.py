@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -81,6 +82,9 @@ def _step(
             values[name] = None
             reasons.append(f"{name.decode()} {error}")
     samples = values[b"consumed_samples"]
+    if samples is not None and not math.isfinite(samples):
+        samples = None
+        reasons.append("consumed_samples is not a finite number")
     time = _TIME.search(block.data, block.line_start(match.start()), match.start())
     line = block.line_number(match.start())
     metrics = StepMetrics(

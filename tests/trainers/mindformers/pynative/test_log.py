@@ -101,7 +101,12 @@ def test_a_resumed_run_goes_back_and_a_rank_repeats() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(USUAL.partition("grad_norm")[0], "truncated"), (USUAL.replace("0.990607", "0.99o607"), "loss")],
+    [
+        (USUAL.partition("grad_norm")[0], "truncated"),
+        (USUAL.replace("0.990607", "0.99o607"), "loss"),
+        (USUAL.replace("consumed_samples: 120", "consumed_samples: nan"), "consumed_samples"),
+        (USUAL.replace("consumed_samples: 120", "consumed_samples: 1e400"), "consumed_samples"),
+    ],
 )
 def test_a_damaged_line_is_a_problem(text: str, reason: str) -> None:
     problems = [item for item in read(FILE + text + "\n") if isinstance(item, LogProblem)]
