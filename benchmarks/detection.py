@@ -305,7 +305,7 @@ def measured(*, every: int, trees: int) -> Outcome:
         "that it is not this run's. Without a checksum, every miss lies in tensor data.",
         "",
         "With replicas: three ranks hold the same tensors, every byte is read, and the broken file is named. Flipped",
-        f"bits are a sample there, of some {MOST_BESIDE_REPLICAS:,} in each row and format. Where two hold them,",
+        f"bits are a sample there, of some {MOST_BESIDE_REPLICAS:,} in each row and format. If two ranks hold them,",
         f"{share(pairs, PAIR)} of these {pairs.tried[PAIR]:,} faults are noticed.",
         "",
         f"False alarms: {len(alarms)} in {trees:,} generated healthy trees and all of `fixtures/`, at each level.",

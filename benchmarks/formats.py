@@ -139,7 +139,7 @@ def reads(folder: Path, name: str) -> int:
 
 
 def header(folder: Path, name: str, named: FormatName, *, first: bool = False) -> object:
-    """Read a header; the first time where nothing of it is remembered."""
+    """Read a header; for `first`, forget all headers before."""
     if first:
         safetensors.forget_headers()
     with LocalStorage(str(folder)).open(name) as source:

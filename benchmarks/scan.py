@@ -4,7 +4,7 @@ r"""Time of a scan, as ratios to references that ran in the same minute.
 
 Trees of 1,024 and 8,192 ranks with three checkpoints and a meta.json each, in the page cache. Everything runs in turns,
 and what is shown is the median of the ratios of each turn, by the processor's clock, so that a busy machine does not
-count; where a disk waits, by the wall's. Absolute times say nothing about another machine.
+count; if a disk waits, by the wall's. Absolute times say nothing about another machine.
 
     names + meta         over `find DIR -printf '%s %p\n'`; target 1.25
     with sizes           over the same; target 1.75

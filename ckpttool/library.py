@@ -255,9 +255,9 @@ def verify(
         checkpoint: A name, latest (the default) or all; repeatable.
         subset: Read part N of T, or about this amount, a different part each day.
         jobs: Number of reading threads. Default: one per core.
-        timeout: Time after which a read counts as hung (10m, or seconds).
+        timeout: Time after which a read counts as hung (10m; a bare number is seconds).
         jump: Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.
-        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
         stats: Write the statistics of each tensor as JSON lines (numerics).
         no_ledger: Read everything again, ignoring earlier results.
         no_replicas: Read no other checkpoint to find out which ranks have copies.
@@ -428,7 +428,7 @@ def resolve(
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -476,7 +476,7 @@ def health(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         question: How to judge.
-        verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
+        verdicts: Of its checkpoints at level NUMERICS, if the shards are to be judged, too.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -709,7 +709,7 @@ def launch(
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -827,7 +827,7 @@ def preflight(
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -989,7 +989,7 @@ def report(
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -1164,7 +1164,7 @@ def heal(
         from_: Copy from this rank. Default: the best-supported candidate.
         tensor: Replace only this tensor, if the rest is intact.
         apply: Carry it out; without it nothing is changed.
-        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
+        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
         dry_run: Print the plan and change nothing, as without --apply.
 
     Raises:
@@ -1232,10 +1232,10 @@ def prune(
         prefix: Only file names with this prefix, if trainings share DIR.
         apply: Carry it out; without it nothing is changed.
         level: How thoroughly to check what remains. Default: every checksum there is, else headers.
-        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
-        wait: Wait this long for a save in progress (10m, or minutes).
-        trash_days: Keep deleted checkpoints in the trash for this time (7d, or days).
-        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
+        wait: Wait this long for a save in progress (10m; a bare number is minutes).
+        trash_days: Keep deleted checkpoints in the trash for this long (7d; a bare number is days).
+        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
         config: Training config, for world size, batch size and sink size.
         dry_run: Print the plan and change nothing, as without --apply.
 
@@ -1284,7 +1284,7 @@ def repair_meta(
         checkpoint: This checkpoint instead of the newest intact one.
         prefix: Only file names with this prefix, if trainings share DIR.
         apply: Write the records; without it nothing is changed.
-        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
+        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
         dry_run: Print the plan and change nothing, as without --apply.
 
     Raises:
@@ -1326,7 +1326,7 @@ def replay(
         nan: skip: MindFormers does not count NaN, strict does.
         dialect: features: torch_npu, mindspore or mindformers.
         asd_config: features: value of NPU_ASD_CONFIG; see ckpttool asd.
-        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
         tree: Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.
         health_timeline: The same as `tree`.
@@ -1603,7 +1603,7 @@ def fp8_probe(
         optimizer: Include the optimizer states.
         swiglu: Compare gate and up weights of SwiGLU.
         no_swiglu: The opposite of `swiglu`.
-        history: Steps back over which a delayed scale uses checkpoints.
+        history: Steps of history for a delayed scale; uses the checkpoints in it.
         as_stored: Do not round 32-bit numbers to BF16 first.
         stats: Write the numbers of each tensor, one line of JSON each.
         top: Maximum number of rows per table.
@@ -1656,8 +1656,8 @@ def part(
         level: Check headers, every byte, or every element.
         checkpoint: A name, latest (the default) or all; repeatable.
         jobs: Number of reading threads. Default: one per core.
-        timeout: Time after which a read counts as hung (10m, or seconds).
-        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        timeout: Time after which a read counts as hung (10m; a bare number is seconds).
+        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
         seal: Read the checkpoints in --checkpoint, and seal this machine's shards.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.

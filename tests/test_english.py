@@ -15,6 +15,7 @@ from tests.pages import BLOCK, FENCE, PAGES, ROOT
 
 PHRASES = {
     "where for if": (r"(?:^|[.;:(,] )[Ww]here (?:it|that|they|one|nothing|none|no|there|each|some)\b", "Where it is"),
+    "conditional where": (r"\b(?:None|[Oo]nly|but) where\b(?! to)|(?:^|[.;] )Where (?!to )[^.:;?]+, ", "None where"),
     "of what": (r"\b(?:[Oo]f|[Ii]n|[Ff]rom|[Ww]ith|[Bb]y|[Ff]or|[Oo]n|[Aa]t|[Bb]eside) what\b", "of what is read"),
     "lies": (r"\b(?:lies|lay)\b", "lies beside it"),
     "goes on": (r"\b(?:goes|go|went|going) on\b", "the data go on"),

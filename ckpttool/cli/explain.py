@@ -26,7 +26,7 @@ CodeArgument = Annotated[
 ]
 
 
-@exits({0: "Shown."})
+@exits({0: "The explanation was shown."})
 @grouped
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Explain a finding, a verdict or an exit code.

@@ -45,7 +45,14 @@ Inputs = Annotated[
 ]
 
 
-@exits({0: "No problems found.", 10: "A start would not do what it should.", 14: OF_A_TREE[14], 15: OF_A_TREE[15]})
+@exits(
+    {
+        0: "No problem was found.",
+        10: "The training would not start, or not behave as intended.",
+        14: OF_A_TREE[14],
+        15: OF_A_TREE[15],
+    }
+)
 @grouped
 def lint(
     *,
@@ -63,8 +70,8 @@ def lint(
     """Check configs for mistakes reported late, or never.
 
     Reads training configs, FP8 settings (in configs, launch scripts, or logs with printed arguments), and the
-    value of NPU_ASD_CONFIG, and recognizes each by its content. Reads no checkpoint, for a pre-commit hook. A comment
-    in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+    value of NPU_ASD_CONFIG, and recognizes each by its content. Does not read checkpoints, so it
+    suits a pre-commit hook. A comment in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
 
     --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
 

@@ -71,9 +71,9 @@ app = command_group("repair", cls=_Repair)
 @app.callback()
 @exits(
     {
-        0: "No problem, or everything can be repaired.",
-        10: "A problem that cannot be repaired.",
-        11: "Refused: no copy is proven. Or there is no intact checkpoint.",
+        0: "No problem was found, or everything can be repaired.",
+        10: "There is a problem that cannot be repaired.",
+        11: "The repair was refused: no copy is proven, or there is no intact checkpoint.",
         **OF_A_TREE,
         **OF_WRITING,
     }

@@ -17,14 +17,14 @@ class ExitCode(IntEnum):
     """Usage."""
     DAMAGE = 10
     """Damage or a missing shard found (`resolve`: only with `--strict`, or if more is lost than `--max-lost-steps` or
-    `--max-lost-time` allow); `launch`, `preflight`, `lint`: a start would not do what it should; `health`: the newest
-    checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`: something needs attention;
-    `asd`: a setting has another effect than intended.
+    `--max-lost-time` allow); `launch`, `preflight`, `lint`: the training would not start, or not behave as
+    intended; `health`: the newest checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`:
+    something needs attention; `asd`: a setting does not have the intended effect.
     """
     NOTHING_TO_RESUME = 11
     """There is no checkpoint to resume from."""
     UNKNOWN_LAYOUT = 12
-    """Not a checkpoint folder that ckpttool knows."""
+    """There is no checkpoint folder that ckpttool recognizes."""
     LOCKED = 13
     """Another ckpttool is changing the tree."""
     INCOMPLETE = 14

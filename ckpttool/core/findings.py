@@ -1111,7 +1111,7 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         taken_with="--ignore-health",
         group="Shards",
-        headline="A rank's copy differs from one checkpoint on, permanently",
+        headline="A rank's copy differs at one checkpoint and all later ones",
         meaning=(
             "Replicas were equal up to one checkpoint, and one of them differs at the next and at every later one. "
             "No file was damaged: the training saved it so. Its device computed wrongly in between (silent data "
@@ -1570,7 +1570,7 @@ class Code(metaclass=Rows):
         ),
         evidence="The config is compared with the content of the checkpoint's files.",
         trainers={
-            "MindFormers": "Fails at the load, finds no checkpoint, or trains from another step than it should.",
+            "MindFormers": "Fails at the load, finds no checkpoint, or trains from a different step than it should.",
         },
         to_do=(
             "Correct the base config as the message says, then:",
@@ -1668,8 +1668,8 @@ class Code(metaclass=Rows):
         evidence="From the data-loader state in the save, and from runs of the trainer.",
         trainers={
             "Lightning": (
-                "A plain DataLoader reads the epoch's first batches again, with a fixed generator those of epoch "
-                "0, and never its last ones: the batch counter continues (2.6, run)."
+                "A plain DataLoader reads the first batches of the epoch again (with a fixed generator, those of "
+                "epoch 0) and never the last ones, because the batch counter continues (2.6, run)."
             ),
             "Hugging Face's Trainer": "With `ignore_data_skip: true` the epoch is read from its beginning.",
             "torchtitan": (
@@ -1958,7 +1958,7 @@ class Code(metaclass=Rows):
             "are not included."
         ),
         trainers={
-            "MindFormers": "Notices when a save fails, and has deleted the oldest one by then.",
+            "MindFormers": "Notices only when a save fails; by then it has deleted the oldest one.",
         },
         to_do=(
             "Free disk space, or keep fewer saves. To list the checkpoints:",
@@ -1977,7 +1977,7 @@ class Code(metaclass=Rows):
             "users; quotas are not included."
         ),
         trainers={
-            "MindFormers": "Notices when a save fails with 'No space left on device'.",
+            "MindFormers": "Notices only when a save fails with 'No space left on device'.",
         },
         to_do=(
             "Delete many small files, or save elsewhere. To list the checkpoints:",
@@ -1991,12 +1991,12 @@ class Code(metaclass=Rows):
         group="Preflight",
         headline="This user may not write where the next save goes",
         meaning=(
-            "MindFormers creates its folders for their owner and group only. A check by another user than the one "
+            "MindFormers creates its folders for their owner and group only. A check by a user other than the one "
             "who trains does not apply to that user."
         ),
         evidence="The system is asked, for the checkpoint folder and each rank's folder in it.",
         trainers={
-            "MindFormers": "Notices at the first save.",
+            "MindFormers": "Notices only at the first save.",
         },
         to_do=(
             "Start as the owner, or correct the mode. If another user trains:",

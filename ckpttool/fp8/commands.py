@@ -39,7 +39,7 @@ app = command_group("fp8")
 @exits(
     {
         0: "No harm from FP8 was found.",
-        10: "It hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
+        10: "FP8 hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
     }
@@ -170,9 +170,9 @@ LayerNames = Annotated[
 @app.command(cls=Command)
 @exits(
     {
-        0: "No problems found.",
-        10: "A setting has no effect, or another than its text suggests.",
-        15: "Refused for safety: a config is too large or too deep.",
+        0: "No problem was found.",
+        10: "A setting has no effect, or not the one that its text suggests.",
+        15: "A config was refused for safety: it is too large, or nested too deeply.",
     }
 )
 @grouped
@@ -298,10 +298,10 @@ class PlanOptions:
 @app.command(cls=Command)
 @exits(
     {
-        0: "The experiments are written.",
+        0: "The experiments were written.",
         11: "There is no good checkpoint before the gap.",
         **OF_A_TREE,
-        14: "Experiments would show nothing: the answer says why.",
+        14: "Experiments would show nothing; the answer gives the reason.",
         15: "The folder has other files, or logs that would be lost.",
     }
 )
@@ -347,7 +347,7 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 pla
     {
         0: "FP8 is not the cause, or a fix that keeps all products in FP8 was shown.",
         10: "A cause was found; the fix says what to change.",
-        14: "Undecided: the answer names what is missing.",
+        14: "The cause is undecided; the answer names the missing evidence.",
         15: "The folder contains no plan written by ckpttool.",
     }
 )

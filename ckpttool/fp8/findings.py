@@ -125,8 +125,8 @@ class Fp8Code(metaclass=Rows):
             "overflows."
         ),
         evidence=(
-            "From the code of Transformer Engine, whose own defaults are 1024 steps and their maximum; the "
-            "defaults of Megatron-LM are 1 and `most_recent`, so they apply if nothing is set."
+            "From the code of Transformer Engine. Its own defaults are a history of 1024 steps and `max`; those "
+            "of Megatron-LM are 1 and `most_recent`, and they apply if nothing is set."
         ),
         to_do=("Set the history to 1024 and the algorithm to `max`, or use a recipe with current scaling.",),
     )

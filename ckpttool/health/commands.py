@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @exits(
     {
         0: "The newest checkpoint is healthy.",
-        10: "The newest is unhealthy, or its record is wrong.",
+        10: "The newest checkpoint is unhealthy, or its record is wrong.",
         11: "There is no checkpoint.",
         **OF_A_TREE,
         14: "Its health is unknown, or something could not be read.",

@@ -65,7 +65,7 @@ class AsdOptions:
         typer.Option(
             min=1,
             metavar="MINUTES",
-            help="Minutes in which the events of a strike-out occur (480).",
+            help="Time window for the events of a strike-out (480).",
             rich_help_panel="Policy",
         ),
     ] = None

@@ -106,7 +106,7 @@ Every = Annotated[
 
 @exits(
     {
-        0: "Replayed.",
+        0: "The log was replayed.",
         12: "--tree is not a checkpoint folder.",
         14: "A log could not be read, or has no steps to judge.",
     }

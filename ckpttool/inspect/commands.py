@@ -27,8 +27,8 @@ Tree = Annotated[
 
 @exits(
     {
-        0: "Shown.",
-        10: "It is damaged; with --stats: it contains NaN or infinity.",
+        0: "The contents were shown.",
+        10: "The file or checkpoint is damaged; with --stats: it contains NaN or infinity.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
     }

@@ -40,8 +40,8 @@ class SideOptions:
 
 @exits(
     {
-        0: "Compared, whatever differs.",
-        10: "One is damaged; with --exit-code: a tensor differs.",
+        0: "The sides were compared, whatever differs.",
+        10: "A side is damaged; with --exit-code: a tensor differs.",
         11: "There is no checkpoint to compare.",
         **OF_A_TREE,
     }

@@ -119,8 +119,8 @@ class LookOptions:
 
 @exits(
     {
-        0: "The part is written, whether or not it records damage.",
-        15: "Refused for safety: it is too large.",
+        0: "The part was written, whether or not it records damage.",
+        15: "The part was refused for safety: it is too large.",
         16: OF_WRITING[16],
     }
 )

@@ -51,7 +51,7 @@ class Answers:
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
     """For records of which each machine may have its own, by path: the content by the machine's name.
 
-    It is never written: it is known only where the parts are combined.
+    It is never written: it is known only when the parts are combined.
     """
 
 

@@ -14,11 +14,11 @@ from ckpttool.replicas.model import HealOrder
 
 @exits(
     {
-        0: "No problem, or everything can be rebuilt.",
-        10: "A problem that no copy can repair.",
-        11: "Refused: no copy is proven, or it is suspect itself. Or there is no checkpoint.",
+        0: "No problem was found, or everything can be rebuilt.",
+        10: "There is a problem that no copy can repair.",
+        11: "The repair was refused: no copy is proven, the copy itself is suspect, or there is no checkpoint.",
         **OF_A_TREE,
-        14: "Refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )

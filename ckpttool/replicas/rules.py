@@ -492,7 +492,7 @@ class Evidence:
         return None if uncovered else CopyProof(Proof.RECORDED, record=self._recorded.source)
 
     def _in_other_files(self, target: Place) -> set[str]:
-        """Return the tensors in the intact files of the same rank: an optimizer may be sliced where weights are not."""
+        """Return the tensors in the intact files of the same rank: an optimizer may be sliced although weights are not."""
         reports = (self.undamaged.get((target[0], role)) for role in ShardRole if role is not target[1])
         return {
             name
@@ -583,7 +583,7 @@ class Evidence:
             values = {past.digests[name] for _, past in samples}
             if len(values) == 1 and digest not in values:  # its equality proves nothing
                 return (
-                    f"{name} was the same in every checkpoint in which rank {donor[0]} was equal, and has changed since"
+                    f"{name} was constant while rank {donor[0]} was equal, which proves nothing; it has changed since"
                 )
         return CopyProof(Proof.LEARNED, witnesses=tuple(saved.name for saved, _ in samples))
 

@@ -47,9 +47,9 @@ class PageOptions:
 
 @exits(
     {
-        0: "Written; a checkpoint was chosen, even if newer ones were skipped.",
-        10: "Written; a newer one was skipped (with --strict), or more is lost than --max-lost-… allows.",
-        11: "Written; there is no checkpoint to resume from.",
+        0: "The page was written; a checkpoint was chosen, even if newer ones were skipped.",
+        10: "The page was written; a newer one was skipped (--strict), or more is lost than --max-lost-… allows.",
+        11: "The page was written; there is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
     }

@@ -15,12 +15,12 @@ from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 @exits(
     {
-        0: "Planned, or (with --apply) carried out.",
-        10: "Refused: damage is in the way.",
-        11: "No checkpoint is good, so nothing is deleted.",
+        0: "The deletion was planned; with --apply: carried out.",
+        10: "The deletion was refused: damage is in the way.",
+        11: "No checkpoint is good, so nothing was deleted.",
         13: OF_WRITING[13],
         **OF_A_TREE,
-        14: "Refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or something could not be read.",
         16: OF_WRITING[16],
     }
 )

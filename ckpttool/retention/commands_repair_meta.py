@@ -30,8 +30,8 @@ Apply = Annotated[
 
 @exits(
     {
-        0: "The records are right, or would be with --apply.",
-        10: "Refused: damage is in the way.",
+        0: "The records are right; without --apply: would be right.",
+        10: "The change was refused: damage is in the way.",
         11: "There is no intact checkpoint to name.",
         **OF_A_TREE,
         **OF_WRITING,

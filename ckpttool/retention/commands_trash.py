@@ -67,10 +67,10 @@ Apply = Annotated[
 @app.callback()
 @exits(
     {
-        0: "The trash is listed, or the change is planned (with --apply: made).",
-        10: "Restored, but a header shows damage, or a part is missing.",
+        0: "The command succeeded; empty without --apply: nothing was deleted.",
+        10: "The checkpoints were restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "Refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )
@@ -84,7 +84,7 @@ def trash() -> None:
 @app.command("list", cls=Command)
 @exits(
     {
-        0: "Listed.",
+        0: "The trash was listed.",
         **OF_A_TREE,
         14: "A change of the tree was interrupted, or something could not be read.",
     }
@@ -105,10 +105,10 @@ def show_list(
 @app.command(cls=Command)
 @exits(
     {
-        0: "Restored, and its headers show no damage.",
-        10: "Restored, but a header shows damage, or a part is missing.",
+        0: "The checkpoints were restored, and their headers show no damage.",
+        10: "The checkpoints were restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "Refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )
@@ -153,7 +153,7 @@ def _is_place(argument: str) -> bool:
 @app.command(cls=Command)
 @exits(
     {
-        0: "Deleted, or (without --apply) would be.",
+        0: "The checkpoints were deleted; without --apply: would be deleted.",
         **OF_A_TREE,
         14: "A change of the tree was interrupted, or something could not be read.",
         **OF_WRITING,

@@ -109,7 +109,7 @@ class LaunchTarget(Protocol):
         ...
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Report a config for another number of devices than will be started, for any checkpoint."""
+        """Report a config for a different number of devices than will be started, for any checkpoint."""
         ...
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:

@@ -234,7 +234,7 @@ class KeepOptions:
 
 @exits(
     {
-        0: "Stopped by SIGTERM; with --once: every checkpoint is good.",
+        0: "The watch was stopped by SIGTERM; with --once: every checkpoint is good.",
         10: "With --once: a checkpoint is damaged, or suspect.",
         11: "With --once: there is no checkpoint.",
         **OF_A_TREE,

@@ -34,7 +34,7 @@ def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> Pa
         return None
     if question.seal:
         raise UsageError(
-            "--seal: a part of a save does not show whether the save is good; seal it where all of it is visible"
+            "--seal: a part of a save does not show whether the save is good; seal it on a machine that sees all of it"
         )
     return PartKeeping(question.part, say)
 

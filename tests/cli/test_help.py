@@ -127,8 +127,8 @@ def test_of_a_group_each_command_names_the_exits_that_it_has_itself() -> None:
     ends = {name: set(known_exits()[f"trash {name}"]) for name in ("list", "restore", "empty")}
     assert 10 in ends["restore"] - ends["list"] - ends["empty"]
     assert 13 in (ends["restore"] & ends["empty"]) - ends["list"]
-    assert "Restored" not in help_of("trash", "list")
-    assert "Restored, but" in help_of("trash", "restore")
+    assert "were restored" not in help_of("trash", "list")
+    assert "The checkpoints were restored, but" in help_of("trash", "restore")
 
 
 def test_every_exit_that_help_names_is_one_that_there_is() -> None:

@@ -195,7 +195,7 @@ def test_a_tensor_that_never_changed_then_and_has_since_teaches_nothing() -> Non
     still = (at("15_2", r0="cd", r3="cd"), at("10_2", r0="ed", r3="ed"))
     assert (
         answered(shards(r0="ab"), still)
-        == "x was the same in every checkpoint in which rank 0 was equal, and has changed since"
+        == "x was constant while rank 0 was equal, which proves nothing; it has changed since"
     )
     assert isinstance(answered(shards(r0="ad"), still), Donor)
 
@@ -608,7 +608,7 @@ def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> Non
     now = shards(r0="aX", r1="ak")
     assert isinstance(answered(now, constant), Donor)
     reason = answered(now, constant, order=HealOrder(donor=Rank(0)))
-    assert reason == "x was the same in every checkpoint in which rank 0 was equal, and has changed since"
+    assert reason == "x was constant while rank 0 was equal, which proves nothing; it has changed since"
 
 
 def test_a_suspected_copy_that_no_other_checkpoint_has_is_not_taken_for_an_older_step() -> None:

@@ -342,7 +342,7 @@ class TestPlaces:
             return os.stat_result((*status[:2], status.st_dev + 1, *status[3:]))
 
         monkeypatch.setattr(os, "lstat", lstat)
-        assert ["on another disk" in one.message for one in pruned(tree).refusals] == [True]
+        assert ["on a different disk" in one.message for one in pruned(tree).refusals] == [True]
 
     def test_a_link_in_place_of_the_own_folder_is_never_followed(self, tmp_path: Path) -> None:
         tree = legacy(tmp_path)

@@ -15,7 +15,7 @@ Folder = Annotated[
 ]
 
 
-@exits({0: "Written."})
+@exits({0: "The tree was written."})
 @grouped
 @always_writes
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:

@@ -34,7 +34,7 @@ Search = Annotated[
 ]
 
 
-@exits({0: "Shown."})
+@exits({0: "The text was shown."})
 @grouped
 def guide(topic: TopicArgument = None, *, search: Search = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Show a page of the manual, without a network.

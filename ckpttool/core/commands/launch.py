@@ -90,8 +90,8 @@ class JobOptions:
 
 @exits(
     {
-        0: "The config is written.",
-        10: "A start would not do what it should; nothing is written.",
+        0: "The config was written.",
+        10: "The training would not start, or not behave as intended; nothing was written.",
         11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],

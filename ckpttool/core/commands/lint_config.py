@@ -30,7 +30,7 @@ SkipForeign = Annotated[
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, without writing.")]
 
 
-@exits({0: "No problems found.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})
+@exits({0: "No problem was found.", 10: "The training would not start, or not behave as intended.", 14: OF_A_TREE[14]})
 @grouped
 def lint_config(
     *,
@@ -44,8 +44,8 @@ def lint_config(
 ) -> None:
     """Check training configs for mistakes reported late, or never.
 
-    Reads no checkpoint, for a pre-commit hook; `ckpttool preflight` also checks the checkpoints. A comment in the
-    config, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+    Does not read checkpoints, so it suits a pre-commit hook; `ckpttool preflight` also checks the checkpoints.
+    A comment in the config, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
 
     --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
 

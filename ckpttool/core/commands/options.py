@@ -164,13 +164,16 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and wr
 
 
 OF_A_TREE = {
-    12: "There is no checkpoint folder that ckpttool knows.",
+    12: "There is no checkpoint folder that ckpttool recognizes.",
     14: "Something could not be read, or changed while it was read.",
-    15: "Refused for safety: a link, a pipe, a pickle that would run code.",
+    15: "The input was refused for safety: a link, a pipe, or a pickle that would run code.",
 }
 """Exit codes of every command that reads a tree."""
 
-OF_WRITING = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
+OF_WRITING = {
+    13: "Another ckpttool is writing here.",
+    16: "The data was written, but the disk did not confirm it.",
+}
 """How every command can end that changes something on the disk of a tree."""
 
 

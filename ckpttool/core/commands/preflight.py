@@ -34,7 +34,14 @@ Strict = Annotated[
 ]
 
 
-@exits({0: "Go.", 10: "No-go.", 11: "No-go: there is no checkpoint to resume from.", **OF_A_TREE})
+@exits(
+    {
+        0: "The answer is go.",
+        10: "The answer is no-go.",
+        11: "There is no checkpoint to resume from: no-go.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def preflight(
     *,

@@ -45,7 +45,7 @@ Place = Annotated[
 ]
 
 
-@exits({0: "Computed.", 11: "There is no checkpoint in DIR to resume from.", **OF_A_TREE})
+@exits({0: "The value was computed.", 11: "There is no checkpoint in DIR to resume from.", **OF_A_TREE})
 @grouped
 def scale_skip(
     *,

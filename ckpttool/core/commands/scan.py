@@ -30,7 +30,7 @@ Below = Annotated[
 
 @exits(
     {
-        0: "Listed; nothing is missing.",
+        0: "The checkpoints were listed; nothing is missing.",
         10: "A shard is missing or damaged, according to its name or header.",
         **OF_A_TREE,
     }

@@ -37,7 +37,7 @@ _OF_COMMAND = {
 """The document of a command that is called otherwise."""
 
 
-@exits({0: "Shown."})
+@exits({0: "The schema was printed."})
 @grouped
 def schema(name: NameArgument = None, fmt: FormatOption = None) -> None:
     """Print the JSON Schema of a command's output.

@@ -26,8 +26,8 @@ Reseal = Annotated[
 
 @exits(
     {
-        0: "Sealed.",
-        10: "One is damaged, or differs from its seal.",
+        0: "The checkpoints were sealed.",
+        10: "A checkpoint is damaged, or differs from its seal.",
         11: "There is no checkpoint to seal.",
         **OF_A_TREE,
         **OF_WRITING,

@@ -29,7 +29,7 @@ Grace = Annotated[
         parser=duration("s"),
         metavar="TIME",
         show_default="5m",
-        help="Refuse while a file is younger than this (5m, or seconds), as during a save.",
+        help="Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.",
         rich_help_panel="What stays",
     ),
 ]
@@ -43,7 +43,7 @@ Timeout = Annotated[
         parser=duration("s", least=1),
         metavar="TIME",
         show_default="10m",
-        help="Time after which a read counts as hung (10m, or seconds).",
+        help="Time after which a read counts as hung (10m; a bare number is seconds).",
         rich_help_panel="Evidence",
     ),
 ]
@@ -53,7 +53,7 @@ MaxAge = Annotated[
         parser=duration("h"),
         metavar="TIME",
         show_default="24h",
-        help="Reuse the result for an unchanged file for this time (7d, or hours).",
+        help="Reuse the result for an unchanged file for this long (7d; a bare number is hours).",
         rich_help_panel="Evidence",
     ),
 ]

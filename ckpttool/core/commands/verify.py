@@ -175,7 +175,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
 @exits(
     {
         0: "Every checked shard is intact.",
-        10: "Damage, or something suspect.",
+        10: "Something is damaged or suspect.",
         11: "There is no checkpoint to check.",
         **OF_A_TREE,
     }

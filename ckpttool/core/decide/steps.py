@@ -137,7 +137,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
         is_free = save.named is not None and save.named.is_free
         if save.named is None or not is_free:
             if any(finding.code is Code.STEP_DISAGREES for finding in save.findings):
-                reasons[save.key] = "is named for another step than it contains"
+                reasons[save.key] = "is named for a different step than it contains"
         elif usual is not None and (save.named.number is None or save.named.stem != usual):
             reasons[save.key] = "is not named like the other checkpoints, so a person may have put it there"
     counted = [save for save in numbered if save.named is not None and save.named.counts_saves]

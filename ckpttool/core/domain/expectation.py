@@ -23,8 +23,8 @@ class WorldEvidence:
     declared: bool
     """True if the user or a config declares it, which is trusted; False for leftover files, which are only evidence."""
     confirms: bool = False
-    """Whether it only confirms: the start may have another size than the save, so it only decides an uncertain case of
-    its own size. A config that lets the trainer re-slice is such evidence."""
+    """Whether it only confirms: the start may have a different size from the save, so it only decides an uncertain case
+    of its own size. A config that lets the trainer re-slice is such evidence."""
     at_least: bool = False
     """Whether each of these ranks will also load a separate file: no file below this number may be missing, and more do
     no harm. The devices of a data-parallel start are such evidence."""

@@ -40,7 +40,7 @@ PREFIX: Final = Option(
 )
 GRACE: Final = Option(
     "--grace",
-    "Refuse while a file is younger than this (5m, or seconds), as during a save.",
+    "Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.",
     "What stays",
     metavar="TIME",
     unit="s",
@@ -48,7 +48,7 @@ GRACE: Final = Option(
 )
 MAX_AGE: Final = Option(
     "--max-age",
-    "Reuse the result for an unchanged file for this time (7d, or hours).",
+    "Reuse the result for an unchanged file for this long (7d; a bare number is hours).",
     "Evidence",
     metavar="TIME",
     unit="h",
@@ -73,7 +73,7 @@ COLUMNS: Final = Option(
 )
 MARGIN: Final = Option(
     "--margin",
-    "Time before a strike's first event to count as suspect too (2h, or minutes).",
+    "Time before a strike's first event to count as suspect too (2h; a bare number is minutes).",
     "Evidence",
     metavar="TIME",
     unit="m",

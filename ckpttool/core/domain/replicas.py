@@ -41,7 +41,7 @@ class TensorDigests:
 
     @property
     def by_name(self) -> dict[str, bytes]:
-        """The digests by the names of the tensors."""
+        """The digest of each tensor, by its name."""
         return {name: self.at(index) for index, name in enumerate(self.names)}
 
 

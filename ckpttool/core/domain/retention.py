@@ -74,7 +74,7 @@ class PruneOrder:
         float,
         Option(
             "--wait",
-            "Wait this long for a save in progress (10m, or minutes).",
+            "Wait this long for a save in progress (10m; a bare number is minutes).",
             "What stays",
             metavar="TIME",
             unit="m",
@@ -87,7 +87,7 @@ class PruneOrder:
         float,
         Option(
             "--trash-days",
-            "Keep deleted checkpoints in the trash for this time (7d, or days).",
+            "Keep deleted checkpoints in the trash for this long (7d; a bare number is days).",
             "What stays",
             metavar="TIME",
             unit="d",

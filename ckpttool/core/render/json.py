@@ -20,7 +20,7 @@ def dumps(document: Document) -> str:
 
 
 def as_read(document: Document) -> Any:  # noqa: ANN401  what a script gets
-    """Return a document as a script reads it."""
+    """Return the values that a script gets when it parses a document."""
     return json.loads(dumps(document))
 
 
@@ -79,7 +79,7 @@ def _encode(value: Document, line: str) -> Iterator[str]:
 
 
 def _is_flat(values: Iterable[Document]) -> bool:
-    """Return whether no value has lines of its own: the encoder handles those all at once."""
+    """Return whether every value fits on one line, so that the encoder can handle all of them at once."""
     return all(type(value) in _LEAVES or (type(value) in _LISTS and not value) for value in values)
 
 

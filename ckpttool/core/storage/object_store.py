@@ -75,7 +75,7 @@ def in_our_words(place: str) -> Iterator[None]:
 
 _RULES = (
     (re.compile("non-partial response"), "a range with the whole object (200 instead of 206)"),
-    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "another range than the requested one"),
+    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range other than the requested one"),
     (re.compile("Content-Range"), "a range without its position"),
 )
 """How obstore says that a store broke a rule, and in our words which."""

@@ -187,7 +187,7 @@ def _launch(context: Context) -> Iterator[Check]:
 
 
 def _start(context: Context) -> Iterator[Check]:
-    """Check whether a start loads another checkpoint than the chosen one."""
+    """Check whether a start loads a checkpoint other than the chosen one."""
     start, plan = context.start, context.answer.decision
     if start is None or not isinstance(plan, ResumePlan):
         yield Check(name="start", summary="nothing was chosen", skipped=True)

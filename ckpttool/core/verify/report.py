@@ -161,7 +161,7 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
 
 
 def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Find files that were saved at another step than most: an older file under a newer name."""
+    """Find files that were saved at a different step from most: an older file under a newer name."""
     findings = []
     pairs = [(report, dict(report.scalars)) for report in reports]
     for agreed in rules.agreed:

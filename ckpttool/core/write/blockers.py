@@ -1,4 +1,4 @@
-"""Paths that must not be moved or replaced: reached through a link, or on another disk than the tree."""
+"""Paths that must not be moved or replaced: reached through a link, or on a different disk from the tree."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
         if folder and stat.S_ISLNK(above.st_mode):
             yield f"{folder} is a link, and nothing is written through a link"
         elif above.st_dev != disk:
-            yield f"{folder} is on another disk than the tree, and is not changed"
+            yield f"{folder} is on a different disk from the tree, and is not changed"
         elif (trouble := _no_file(f"{root}/{path}")) is not None:
             yield f"{path} is {trouble}, and is not replaced"
 
@@ -112,5 +112,5 @@ def _blocker(status: os.stat_result, disk: int, path: str) -> str | None:
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a link, and is neither followed nor left broken"
     if status.st_dev != disk:
-        return f"{path} is on another disk than the tree, so it cannot be moved to the tree's trash by a rename"
+        return f"{path} is on a different disk from the tree, so it cannot be moved to the tree's trash by a rename"
     return None

@@ -146,7 +146,7 @@ def _trash_one(root_fd: int, trash_fd: int, move: Move) -> None:
         _assert_same(source, name, move)
         if os.fstat(source).st_dev != os.fstat(target).st_dev:
             raise UnsafeError(
-                f"{move.path!r} is on another disk than the trash, and files are only moved, never copied"
+                f"{move.path!r} is on a different disk from the trash, and files are only moved, never copied"
             )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 

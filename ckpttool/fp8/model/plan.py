@@ -277,7 +277,7 @@ class NoPlan(Answered):
 
 
 class AsPlanned(str, Enum):
-    """Whether a run computed as its experiment requires."""
+    """Whether a run was computed as its experiment requires."""
 
     YES = "yes"
     NO = "no"

@@ -95,7 +95,13 @@ class ProbeQuestion:
     """Whether gate and up weights are compared if they are found."""
     history: Annotated[
         int | None,
-        Option("--history", "Steps back over which a delayed scale uses checkpoints.", "FP8", metavar="STEPS", least=1),
+        Option(
+            "--history",
+            "Steps of history for a delayed scale; uses the checkpoints in it.",
+            "FP8",
+            metavar="STEPS",
+            least=1,
+        ),
     ] = None
     """Number of steps in the history of a delayed scale; None: this checkpoint alone."""
     as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False

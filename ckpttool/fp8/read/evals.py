@@ -18,7 +18,7 @@ from ckpttool.fp8.model.curves import CurveClass, Downstream, Evals, TaskChange,
 
 _LIMIT = ByteCount(64 << 20)
 _METRICS = ("acc_norm", "acc", "exact_match", "em", "f1", "mc2")
-"""Metrics from 0 to 1, where more is better; the first one that a task has counts."""
+"""Metrics from 0 to 1 (higher is better); the first one that a task has counts."""
 
 _POINT = 0.01
 _ERRORS = 2

@@ -1,4 +1,4 @@
-"""Lets the example run as `python -m`, here as well as where it was copied to."""
+"""Let the example run as `python -m`, both here and in a folder that it was copied to."""
 
 import runpy
 import sys

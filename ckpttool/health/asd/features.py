@@ -232,7 +232,7 @@ class FeatureWatch(Watch):
         return self.histories[key]
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return how a running or waiting checksum continues on its own."""
+        """Return the events that a running or waiting checksum causes on its own."""
         return tuple(self.book.advance(None))
 
     def limit(self) -> float | None:

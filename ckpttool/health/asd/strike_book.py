@@ -38,7 +38,7 @@ class StrikeBook:
                 yield from self.checksum.strike(abnormal.time)
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield how a running or waiting checksum continues on its own up to `now`, or to its end."""
+        """Yield the events that a running or waiting checksum causes on its own, up to `now` or its end."""
         for event in self.checksum.advance(now):
             if event.kind is EventKind.CHECKSUM_OFF:
                 self.forget()

@@ -28,8 +28,8 @@ _NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")
 def weigh(verdict: Verdict) -> WeightNumbers:
     """Return the statistics of one checkpoint, from a verdict at level NUMERICS.
 
-    A checkpoint is flagged where the norm is too high on *any* rank of the first stage; so the rank where a number is
-    largest speaks for all. Copies on data-parallel ranks are not added up by that.
+    A checkpoint is flagged if the norm is too high on *any* rank of the first stage, so the rank with the largest
+    number decides. This way, copies on data-parallel ranks are not added up.
     """
     weights: dict[Rank | None, list[TensorStat]] = defaultdict(list)
     moments: dict[Rank | None, list[TensorStat]] = defaultdict(list)

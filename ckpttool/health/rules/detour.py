@@ -85,8 +85,8 @@ def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 
     Args:
         notes: The logs' entries besides numbers, in order.
         newest: The last step that they show.
-        at_end: So many steps in a row, `newest` the last of them, were skipped by the training. The line of the stop
-            itself is not in a trainer's own log where the exception goes by that.
+        at_end: Number of consecutive steps up to `newest` that the training skipped. A trainer's own log lacks the line
+            of the stop itself if the exception is not written to it.
     """
     stops = [
         Stop(step=note.step, count=note.count or 1)
@@ -227,7 +227,7 @@ def advise_spike(
 ) -> SpikeAdvice:
     """Return both ways to avoid a spike, their costs, and the recommended one.
 
-    Going back loses every step since the checkpoint, so it pays only where the training does not find back on its own.
+    Going back loses every step since the checkpoint, so it pays only if the training does not recover on its own.
 
     Args:
         spike: Its begin and its end.

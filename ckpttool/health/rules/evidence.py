@@ -97,8 +97,8 @@ def saves_of(
 def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
     """Yield the spikes that count against a checkpoint, by the robust z-score, of any duration.
 
-    A spike ends where the norm comes back. The policy itself takes a long one for a new level, so that it is not stuck;
-    but a training that has diverged for fifty steps has not recovered.
+    A spike ends when the norm comes back. The policy itself treats a long one as a new level, so that it does not get
+    stuck; but a training that has diverged for fifty steps has not recovered.
 
     Args:
         metrics: In the order of the log.
@@ -259,8 +259,8 @@ class Evidence:
             pick: Chooses from a tree whose checkpoints carry the reasons against them.
 
         Returns:
-            What to resume from, and what is advised of the spike. Where waiting is better than going back, the first is
-            what would be resumed anyway.
+            The checkpoint to resume from, and the advice about the spike. If waiting is better than going back, the
+            checkpoint is the one that would be chosen anyway.
 
         Raises:
             UsageError: The log shows neither a spike nor a stop.

@@ -167,7 +167,7 @@ class _Span:
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
         """Return whether the log begins right after a save, where a resumed training begins its log.
 
-        A log that lost its beginning does so by chance; but where every step that is printed is saved, always.
+        A log that lost its beginning may begin there by chance; if every printed step is saved, it always does.
         """
         spacing = min((later - step for step, later in pairwise(steps)), default=math.inf)
         return spacing > self.stride and any(self.first - self.stride <= step < self.first for step in steps)
@@ -213,7 +213,7 @@ def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option
 def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -> bool:
     """Return whether two runs cannot have these places together: a later run is never of an earlier attempt.
 
-    Two runs share an attempt where the log does not show the start between them: then one's saves end before the
+    Two runs share an attempt if the log does not show the start between them: then one's saves end before the
     other's begin.
     """
     (earlier, before), (later, after) = sorted((first, second))

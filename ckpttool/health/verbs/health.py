@@ -46,7 +46,7 @@ def health(
     Args:
         tree: The answer of `scan`, or which tree.
         question: How to judge.
-        verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
+        verdicts: Of its checkpoints at level NUMERICS, if the shards are to be judged, too.
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.

@@ -112,8 +112,8 @@ class MindFormersCode(metaclass=Rows):
         evidence="It is not in the rank's folder.",
         trainers={
             "MindFormers": (
-                "Uses the meta.json of other ranks. If no rank has one it uses file times; for safetensors 1.6 to "
-                "2.1 stop with a TypeError instead."
+                "Uses the meta.json of other ranks. If no rank has one, it uses file times; with safetensors, "
+                "versions 1.6 to 2.1 stop with a TypeError instead."
             ),
         },
         to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
@@ -225,7 +225,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Settings",
-        headline="The config saves under another prefix than the checkpoint",
+        headline="The config saves under a different prefix from the checkpoint's",
         meaning=(
             "By its file names, the next save starts a second training in the folder: its `_1`, `_2` and its steps "
             "do not continue the present ones, and from then on --prefix is needed to tell them apart. Often the "
@@ -533,7 +533,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         check="launch",
         group="Starts",
-        headline="The run will end at another step than before",
+        headline="The run will end at a different step than before",
         meaning=(
             "A run without sinks does not train the remaining steps but complete epochs. It ends elsewhere if the "
             "data restarts, or resumes elsewhere, in the middle of an epoch, and if the data set has grown or "
@@ -559,7 +559,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="Resharding .ckpt files loads another one than the named",
+        headline="Resharding .ckpt files loads a different file from the one named",
         meaning=(
             "With `auto_trans_ckpt: True` the weights would come from another save, while step, epoch and data "
             "position come from the named one. Safetensors are resharded by the named file's label and not "
@@ -916,7 +916,7 @@ class MindFormersCode(metaclass=Rows):
         "save-format-differs",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="The run would save in another format than it loads",
+        headline="The run would save in a different format than it loads",
         meaning="`checkpoint_format` is the format of written files, `load_ckpt_format` that of loaded ones.",
         evidence="Both are compared, with ckpt as the default.",
         trainers={
@@ -1050,7 +1050,7 @@ class MindFormersCode(metaclass=Rows):
         "yaml-odd-number",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="YAML reads another number than the file seems to contain",
+        headline="YAML reads a different number than the file seems to contain",
         meaning="In YAML 1.1 `010` is octal, eight; `1:30` is ninety.",
         evidence="The text in the file is compared with the value that PyYAML produces.",
         trainers={

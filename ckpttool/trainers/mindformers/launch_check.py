@@ -44,7 +44,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
 
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
-    """Report a config for another number of devices than will be started, for any checkpoint."""
+    """Report a config for a different number of devices than will be started, for any checkpoint."""
     if config.world_size is not None and config.world_size != devices:
         yield _suspect(
             config,

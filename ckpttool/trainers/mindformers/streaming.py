@@ -85,8 +85,8 @@ def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
     """Return the folder of the state files from which the data continue; None if they restart, or none is named.
 
     Source:
-        BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
-        `data_skip_steps` and `ignore_data_skip` are not read.
+        BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, which reads no state at
+        step 0; `data_skip_steps` and `ignore_data_skip` are not read.
     """
     step = plan.next_step - 1
     return None if step == 0 or stream.state_dir is None else f"{stream.state_dir}/step_{step}"

@@ -559,7 +559,7 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
 
 
 def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker, written last, and never with asynchronous saves: it proves nothing about a save."""
+    """Read the tracker. It is written last, and never by asynchronous saves, so it proves nothing about a save."""
     try:
         step = tracked_step(storage)
     except FileNotFoundError:

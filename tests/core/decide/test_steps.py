@@ -197,7 +197,7 @@ def test_what_a_person_may_have_named_or_numbered_does_not_go_by_its_step_alone(
         "checkpoint_9": "numbered after checkpoint_1, which contains a later step"
     }
     denied = replace(dated("10", 10, 1), findings=(finding(Code.STEP_DISAGREES),))
-    assert left(denied, dated("20", 20, 2)) == {"10": "named for another step than it contains"}
+    assert left(denied, dated("20", 20, 2)) == {"10": "named for a different step than it contains"}
 
 
 @pytest.mark.parametrize(("severity", "is_open"), [(Severity.UNKNOWN, True), (Severity.SUSPECT, False)])

@@ -123,7 +123,7 @@ def test_a_key_that_comes_twice_makes_the_listing_worth_nothing(relay: Relay, bu
     ("breach", "said"),
     [
         ({"whole": True}, "a range with the whole object (200 instead of 206)"),
-        ({"shifted": 5}, "another range than the requested one"),
+        ({"shifted": 5}, "a range other than the requested one"),
         ({"nameless": True}, "a range without its position"),
         ({"untagged": True}, "an object without the ETag that it listed"),
     ],

@@ -98,7 +98,7 @@ def test_another_disk_is_noticed_before_the_rename(root: Path, monkeypatch: pyte
         return os.stat_result((*status[:2], len(seen), *status[3:]))
 
     monkeypatch.setattr(os, "fstat", fstat)
-    with pytest.raises(UnsafeError, match="on another disk than the trash"):
+    with pytest.raises(UnsafeError, match="on a different disk from the trash"):
         move_to_trash(str(root), [one])
     assert (root / "rank_1/a").exists()
 

@@ -175,10 +175,10 @@ def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
         ("null", "False", (None, Outcome.SCRATCH), "is empty"),
         ("null", "True", (None, Outcome.STOPS), "`load_checkpoint` has no value"),
         ("7", "True", (None, Outcome.STOPS), "is not text"),
-        ("./elsewhere/checkpoint", "True", ("./elsewhere/checkpoint", Outcome.UNKNOWN), "is another folder than"),
+        ("./elsewhere/checkpoint", "True", ("./elsewhere/checkpoint", Outcome.UNKNOWN), "is a different folder from"),
         ("/elsewhere/output/checkpoint", "True", (None, Outcome.STOPS), "does not exist"),
         ("~/output/checkpoint", "True", (None, Outcome.STOPS), "MindFormers does not expand `~`"),
-        ("/", "True", ("/", Outcome.UNKNOWN), "another folder"),
+        ("/", "True", ("/", Outcome.UNKNOWN), "a different folder"),
         ("./output/checkpoint/rank_9", "True", (None, Outcome.STOPS), "does not exist"),
         ("./output/checkpoint/rank_0", "True", (None, Outcome.STOPS), "finds no rank_0"),
         (DIR, "llama2_7b-20_2.ckpt", (None, Outcome.STOPS), "no rank in the name"),
@@ -237,7 +237,7 @@ class TestWhereItIsStarted:
         monkeypatch.chdir(tmp_path / "two")
         check = start_check(ckpttool.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert check.outcome is Ended.FAILED
-        assert "another folder" in check.reasons[0].finding.message
+        assert "a different folder" in check.reasons[0].finding.message
         monkeypatch.chdir(tmp_path / "one")
         check = start_check(ckpttool.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert (check.outcome, check.summary) == (Ended.PASSED, "as configured, it would load 20_2")

@@ -54,7 +54,7 @@ class RayCluster:
             address: `HOST:PORT` as printed by `ray start`, or `ray://HOST:PORT`; None if already connected.
 
         Raises:
-            UsageError: Ray is not installed or of another version than the cluster's, or the address is invalid.
+            UsageError: Ray is not installed or its version differs from the cluster's, or the address is invalid.
             IncompleteError: The address does not respond, or the cluster has no cores.
         """
         self._ray = _imported()

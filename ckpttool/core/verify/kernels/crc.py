@@ -17,7 +17,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
 def join_crc32(first: int, second: int, second_length: int) -> int:
     """Return the CRC32 of two consecutive parts, from the CRC32 of each.
 
-    So two workers can read one file, and tensors can be summed in another order than they lie in.
+    So two workers can read one file, and tensors can be summed in a different order than in the file.
 
     Args:
         first: CRC32 of the first piece.

@@ -254,7 +254,7 @@ def _place(report: ShardReport) -> _Place:
 
 
 def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
-    """Return the parsed shards, without those at another step than most of their checkpoint."""
+    """Return the parsed shards, without those at a different step from most of their checkpoint."""
     usual = {role: _usual_scalars([report for report in sibling.reports if report.role is role]) for role in ShardRole}
     return {
         _place(report): report

@@ -55,7 +55,10 @@ class Misplaced:
             effect = f"looks for it only in {folder}/"
             remedy = f"create {folder}/ if it does not exist, and move the file to {self.target}"
         else:
-            code, message = MindFormersCode.SHARD_RESPELLED, "has another form of name than those of the other ranks"
+            code, message = (
+                MindFormersCode.SHARD_RESPELLED,
+                "has a different form of name from those of the other ranks",
+            )
             effect = f"looks for {name}"
             remedy = f"rename it to {self.target}"
         return damage(

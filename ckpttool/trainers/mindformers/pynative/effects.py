@@ -91,7 +91,7 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
         message += ", which finds no checkpoint there"
     elif config is not None and not any(map(by_pynative, resume.inventory.checkpoints)):
         message = f"the config is for the PyNative trainer, but nothing shows that it wrote {checkpoint.name}: its "
-        message += "common.json is like one of the static trainer, whose tensors may have other names"
+        message += "common.json looks like that of the static trainer, whose tensors may have other names"
     else:
         return
     remedy = "give the config of the training that wrote it, or accept it with --allow config-disagrees"

@@ -147,7 +147,7 @@ def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
         return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
     if TRACKER not in names and not any(name.endswith(".safetensors") for name in names):
         raise StopsError(f"`{LOAD_PATH}: {path}` has neither a tracker nor a *.safetensors")
-    because = f"`{LOAD_PATH}: {path}` is another folder than {root}"
+    because = f"`{LOAD_PATH}: {path}` is a different folder from {root}"
     return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
 
 

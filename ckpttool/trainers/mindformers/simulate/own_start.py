@@ -199,7 +199,7 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
             simulation=None, why=f"`{settings.key}: {path}` is a folder, but the tree is not in a folder"
         )
     if relative is None:
-        because = f"`{settings.key}: {path}` is another folder than {root}"
+        because = f"`{settings.key}: {path}` is a different folder from {root}"
         return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
     simulation = _from_tree(start, config, settings, relative)
     data, decides = _data(config, plan, simulation)
