@@ -6,7 +6,7 @@ a missing answer means unknown: "unknown", None and a `Refusal` are also answers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpttool.core.domain.frozen import dataclass
@@ -312,6 +312,8 @@ class Trainer:
     """The way to start it: a `LaunchTarget`."""
     words_at: str | None = None
     """Its settings for ckpttool's advice: `Phrasing`."""
+    words_for_at: str | None = None
+    """A function that returns other settings for some trees and logs, as `words_for` does; else `words_at`."""
     asd_dialects_at: tuple[str, ...] = ()
     """Its own detectors of silent errors, each an `AsdDialect`, besides those of the frameworks."""
     scalars_at: str | None = None
@@ -361,6 +363,18 @@ class Trainer:
     def words(self) -> Phrasing | None:
         """Its settings for ckpttool's advice; None if it has no such settings."""
         return cast("Phrasing | None", _if_any(self.words_at))
+
+    def words_for(self, inventory: Inventory | None, formats: Collection[str]) -> Phrasing | None:
+        """Return its settings for ckpttool's advice on one training; None if it has no such settings.
+
+        Args:
+            inventory: The training's tree; None: unknown.
+            formats: Names of the formats of its logs.
+        """
+        if self.words_for_at is None:
+            return self.words
+        words = cast("Callable[[Inventory | None, Collection[str]], Phrasing | None]", referred(self.words_for_at))
+        return words(inventory, formats) or self.words
 
     @property
     def asd_dialects(self) -> tuple[AsdDialect, ...]:

@@ -8,7 +8,7 @@ from ckpttool.trainers.base import referred
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import Phrasing
@@ -58,6 +58,18 @@ def trainers() -> Iterator[Trainer]:
 def phrasings() -> Iterator[Phrasing]:
     """Yield the phrasing of each trainer that has one."""
     return (trainer.words for trainer in trainers() if trainer.words is not None)
+
+
+def words_of_logs(formats: Collection[str]) -> Phrasing | None:
+    """Return the phrasing of the trainer that wrote some logs; None if it has none, or the logs do not identify it.
+
+    Args:
+        formats: Names of the logs' formats.
+    """
+    for trainer in trainers():
+        if any(log.name in formats for log in trainer.log_formats):
+            return trainer.words_for(None, formats)
+    return None
 
 
 def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader:

@@ -5,7 +5,7 @@ mypy holds each against its protocol, and the tests hold that nothing is referre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -65,6 +65,7 @@ from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.mindformers.policies import MindFormersWords
 from ckpttool.trainers.mindformers.pynative import retention as pynative_retention
+from ckpttool.trainers.mindformers.pynative import words as pynative_words
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
 from ckpttool.trainers.orbax import resumes as orbax_resumes
@@ -112,6 +113,7 @@ CONFIGS: tuple[ConfigReader, ...] = (
 )
 LAUNCHES: tuple[Callable[[], LaunchTarget], ...] = (MindFormersLaunch,)
 WORDS: tuple[Callable[[], Phrasing], ...] = (MegatronWords, MindFormersWords)
+WORDS_FOR: tuple[Callable[[Inventory | None, Collection[str]], Phrasing | None], ...] = (pynative_words.words_for,)
 DIALECTS: tuple[AsdDialect, ...] = (silent_errors.MONITOR,)
 SCALARS: tuple[OwnScalars, ...] = (scalars.OWN,)
 SIMULATOR_CLASSES: tuple[Callable[[], Simulator], ...] = (MindFormersSimulator,)
@@ -156,6 +158,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "configs_at": (CONFIG_CLASSES, CONFIGS),
     "launch_at": (LAUNCHES, ()),
     "words_at": (WORDS, ()),
+    "words_for_at": ((), WORDS_FOR),
     "asd_dialects_at": ((), DIALECTS),
     "scalars_at": ((), SCALARS),
     "simulator_at": (SIMULATOR_CLASSES, SIMULATORS),

@@ -91,7 +91,7 @@ class NoteKind(str, Enum):
     NORM_STOP = "norm-stop"
     """Training stopped at one step with too high a norm, to be repeated."""
     NAN_STOP = "nan-stop"
-    """Training stopped at a NaN."""
+    """Training stopped at a NaN; after a number of skipped steps in a row if the note has a count."""
     CUT = "cut"
     """The last record is incomplete: the log is still being written, or its writer was stopped while writing."""
 

@@ -158,7 +158,7 @@ def _agree(first: LogAttempt, second: LogAttempt) -> bool:
         if row is None:
             break
         if row.step == metrics.step:
-            if not _same_attempt(row, metrics):
+            if not same_attempt(row, metrics):
                 return False
             shared = True
     return shared
@@ -168,7 +168,7 @@ def _both(first: LogAttempt, second: LogAttempt) -> LogAttempt:
     steps = {row.step: row for row in first.rows}
     for row in second.rows:
         row_before = steps.get(row.step)
-        steps[row.step] = row if row_before is None else _combined(row_before, row)
+        steps[row.step] = row if row_before is None else combined(row_before, row)
     rows = tuple(steps[step] for step in sorted(steps))
     return LogAttempt(rows=rows, begun=first.begun or second.begun, ended=first.ended or second.ended)
 
@@ -180,8 +180,8 @@ def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: st
         row_before = steps.get(step)
         if row_before is None:
             steps[step] = metrics
-        elif _same_attempt(row_before, metrics):
-            steps[step] = _combined(row_before, metrics)
+        elif same_attempt(row_before, metrics):
+            steps[step] = combined(row_before, metrics)
         else:
             redone.append(step)
             if not (row_before.time and metrics.time) or metrics.time >= row_before.time:
@@ -191,13 +191,15 @@ def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: st
     return [LogNote(kind=NoteKind.REWIND, source=name, line=0, step=min(redone), previous_step=max(redone))]
 
 
-def _same_attempt(first: StepMetrics, second: StepMetrics) -> bool:
+def same_attempt(first: StepMetrics, second: StepMetrics) -> bool:
+    """Return whether two entries of one step may be of the same attempt: two attempts have different norms."""
     if first.global_norm is None or second.global_norm is None:
         return True
     return first.global_norm == second.global_norm or (math.isnan(first.global_norm) and math.isnan(second.global_norm))
 
 
-def _combined(first: StepMetrics, second: StepMetrics) -> StepMetrics:
+def combined(first: StepMetrics, second: StepMetrics) -> StepMetrics:
+    """Return the values of two entries of the same attempt at a step; the first one's if both have one."""
     missing = {name: getattr(second, name) for name in _FIELDS if getattr(first, name) is None}
     return replace(
         first, embedding_local_norm=_worse(first.embedding_local_norm, second.embedding_local_norm), **missing

@@ -154,28 +154,37 @@ class LogReader:
         ranks = () if root is None else next((logs for places in self._places if (logs := places.near(root))), ())
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
-    def _first_stage(self, ranks: Iterable[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
+    def _first_stage(self, ranks: Sequence[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
         """Yield the logs of the ranks with the embedding: from rank 0 up to the first one that measured none.
 
-        Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read.
+        Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read. If the first
+        stage prints no norm at all, the last rank's logs follow, since some trainers print it in the last stage only.
         """
+        has_norm = False
         for logs in ranks:
-            measured = _EmbeddingNorms()
+            measured = _Norms()
             yield from ((name, measured.among(self.read(name))) for name in logs)
-            if not measured.any:  # a request for the next one means that these were read
-                return
+            has_norm = has_norm or measured.has_any  # a request for the next one means that these were read
+            if not measured.has_embedding:
+                break
+        if not has_norm and len(ranks) > 1:
+            yield from ((name, self.read(name)) for name in ranks[-1])
 
 
-class _EmbeddingNorms:
-    """Whether some logs show an embedding norm."""
+class _Norms:
+    """Which norms some logs show."""
 
     def __init__(self) -> None:
-        self.any = False
+        self.has_any = False
+        self.has_embedding = False
 
     def among(self, items: Iterable[LogItem]) -> Iterator[LogItem]:
         for item in items:
-            if isinstance(item, StepMetrics) and item.embedding_local_norm:
-                self.any = True
+            if isinstance(item, StepMetrics):
+                if item.embedding_local_norm:
+                    self.has_embedding = True
+                if item.global_norm is not None:
+                    self.has_any = True
             yield item
 
 

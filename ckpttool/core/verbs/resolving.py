@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -29,11 +29,11 @@ from ckpttool.core.verbs.saved_results import rebuilt, saves_in_trash
 from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects
-from ckpttool.trainers.registry import phrasings
+from ckpttool.trainers.registry import phrasings, words_of_logs
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.resume import Pick
-    from ckpttool.core.domain.advice import DataDetour, SpikeAdvice, StopAdvice
+    from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.core.domain.data_position import DataPosition
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.question import EvidenceQuestion
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 TRUSTED_SECONDS = 3600.0
 """For this time an unchanged file that was verified is not read again: an interrupted run continues."""
 
+
+_NO_SKIP = "no setting skips these batches: to pass them, leave them out of the data set"
 
 _WITNESSES = 16
 """Shards of a save whose times are read, evenly over its ranks: thousands give no better answer."""
@@ -342,29 +344,41 @@ def _pick(
     point, advice = evidence.choose(pick)
     if advice is None:
         return point, None
-    return point, with_detours(advice, tree.trainer)
+    return point, with_detours(advice, tree)
 
 
-def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> SpikeAdvice | StopAdvice:
+def with_detours(
+    advice: SpikeAdvice | StopAdvice, tree: Tree | None, formats: Collection[str] = ()
+) -> SpikeAdvice | StopAdvice:
     """Return the advice with its detour in the settings of every trainer that supports it.
 
     Args:
         advice: The advice.
-        trainer: The trainer that will skip the spike. If it supports no detour, the detours have no settings.
+        tree: The tree of the training that will skip the spike; None: unknown.
+        formats: Names of the formats of its logs. If its trainer supports no detour, the detours have no settings.
     """
     if advice.detour is None:
         return advice
     detours = [detour for phrasing in phrasings() if (detour := phrasing.detour(advice)) is not None]
-    advised = replace(advice.detour, detours=tuple(detours))
-    if trainer is not None and trainer.name not in {detour.trainer for detour in detours}:
-        return without_settings(advice, advised)
-    return replace(advice, detour=advised)
+    advised = replace(advice, detour=replace(advice.detour, detours=tuple(detours)))
+    if tree is not None and tree.trainer is not None:
+        words = tree.trainer.words_for(tree.inventory, formats)
+        is_known = True
+    else:
+        words = words_of_logs(formats)
+        is_known = words is not None
+    is_supported = words is not None and words.detour(advice) is not None
+    return without_settings(advised) if is_known and not is_supported else advised
 
 
-def without_settings(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> SpikeAdvice | StopAdvice:
+def without_settings(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:
     """Return the advice for a trainer without settings for its detour; documents name all trainers with settings."""
+    detour = advice.detour
+    if detour is None or not any(settings.config or settings.argument for settings in detour.detours):
+        return advice
     detours = tuple(replace(settings, config=(), argument=None) for settings in detour.detours)
-    return replace(advice, detour=replace(detour, detours=detours))
+    notes = (*advice.notes, _NO_SKIP) if detour.skip_batches else advice.notes
+    return replace(advice, detour=replace(detour, detours=detours), notes=notes)
 
 
 def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
@@ -425,8 +439,8 @@ def _with_effects(
     _assert_it_skips(effects.position, data, trainer)
     objections = () if trainer is None else trainer.objections(checkpoint, sizes)
     advice = plan.advice
-    if advice is not None and advice.detour is not None and skip_of(effects.position) is None:
-        advice = without_settings(advice, advice.detour)  # this start has no setting for the batches to skip
+    if advice is not None and skip_of(effects.position) is None:
+        advice = without_settings(advice)  # this start has no setting for the batches to skip
     return replace(
         plan,
         advice=advice,

@@ -62,7 +62,7 @@ def table(answer: CalibrationAnswer) -> RenderableType:
 
     calibration = answer.calibration
     yaml = answer.settings.text
-    parts: list[RenderableType] = [_headline(yaml), line()]
+    parts: list[RenderableType] = [_headline(calibration, yaml), line()]
     if yaml:
         parts += [line(f"{yaml}\n", no_wrap=True)]
     for threshold in (calibration.global_norm, calibration.embedding_local_norm):
@@ -73,9 +73,11 @@ def table(answer: CalibrationAnswer) -> RenderableType:
     return stack(*parts, *reading_parts(answer.reading))
 
 
-def _headline(yaml: str) -> Text:
+def _headline(calibration: Calibration, yaml: str) -> Text:
     if yaml:
         return line("To merge into the training config:", style="bold green")
+    if any(isinstance(norm, Threshold) for norm in (calibration.global_norm, calibration.embedding_local_norm)):
+        return line("Thresholds without a setting for them in the training config", style="bold green")
     return line("No threshold can be recommended from this log", style="bold yellow")
 
 

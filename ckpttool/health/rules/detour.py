@@ -91,7 +91,8 @@ def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 
     stops = [
         Stop(step=note.step, count=note.count or 1)
         for note in notes
-        if note.kind is NoteKind.COUNT_STOP and note.step is not None
+        if note.step is not None
+        and (note.kind is NoteKind.COUNT_STOP or (note.kind is NoteKind.NAN_STOP and note.count))
     ]
     if stops and newest is not None and stops[-1].step >= newest:
         return replace(stops[-1], skipped=_skipped(stops[-1]))

@@ -26,7 +26,7 @@ from ckpttool.health.rules.replay import Trace, advise, courses_of, logged
 from ckpttool.health.rules.replay import replay as run
 from ckpttool.health.rules.timeline import timeline, without_skipped
 from ckpttool.health.verbs.asd import asd_dialects
-from ckpttool.trainers.registry import log_reader, phrasings, trainers
+from ckpttool.trainers.registry import log_reader, phrasings, words_of_logs
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, ThresholdSettings
@@ -103,15 +103,16 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         return answer
     from ckpttool.core.verbs.resolving import with_detours
 
-    trainer = None if tree is None else tree.trainer
-    return replace(answer, advice=with_detours(advise(question.spike, policy, answer, trace), trainer))
+    advice = advise(question.spike, policy, answer, trace)
+    return replace(answer, advice=with_detours(advice, tree, reader.recognised))
 
 
 def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
     """Return the policy to replay if none is named: a bare threshold is a norm."""
     if question.threshold is not None or question.count is not None or question.nan_counts:
         return "skip"
-    return _own_policy(formats) or "zscore"
+    words = words_of_logs(formats)
+    return (None if words is None else words.own_policy) or "zscore"
 
 
 def _settings(question: ReplayQuestion) -> PolicySettings:
@@ -155,27 +156,19 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
     if log is None:
         raise UsageError("give a training log")
     calibration = recommend(log.metrics, warm_up=warm_up)
-    settings = threshold_settings(calibration)
+    settings = threshold_settings(calibration, reader.recognised)
     return CalibrationAnswer(calibration=calibration, settings=settings, reading=LogReading.of(log))
 
 
-def threshold_settings(calibration: Calibration) -> ThresholdSettings:
-    """Return thresholds in the settings of the first trainer with such settings: logs alone do not identify it."""
-    return next(thresholds for words in phrasings() if (thresholds := words.thresholds(calibration)) is not None)
+def threshold_settings(calibration: Calibration, formats: Collection[str] = ()) -> ThresholdSettings:
+    """Return thresholds in the settings of the trainer of some logs, else of the first trainer with such settings."""
+    own_words = words_of_logs(formats)
+    own_settings = None if own_words is None else own_words.thresholds(calibration)
+    return own_settings or next(
+        thresholds for words in phrasings() if (thresholds := words.thresholds(calibration)) is not None
+    )
 
 
 def _policy_words(settings: PolicyWords) -> PolicyWords:
     """Return a policy's settings in its users' terms: a policy may be a trainer's own rule."""
     return reduce(lambda spelled, words: words.policy_words(spelled), phrasings(), settings)
-
-
-def _own_policy(formats: Collection[str]) -> str | None:
-    """Return the policy of the trainer that wrote some logs; None if it has none.
-
-    Args:
-        formats: Names of the logs' formats.
-    """
-    for trainer in trainers():
-        if trainer.words is not None and any(log.name in formats for log in trainer.log_formats):
-            return trainer.words.own_policy
-    return None

@@ -27,6 +27,7 @@ TRAINER = Trainer(
     configs_at="ckpttool.trainers.mindformers.config:TrainConfigs",
     launch_at="ckpttool.trainers.mindformers.launch:MindFormersLaunch",
     words_at="ckpttool.trainers.mindformers.policies:MindFormersWords",
+    words_for_at="ckpttool.trainers.mindformers.pynative.words:words_for",
     asd_dialects_at=("ckpttool.trainers.mindformers.silent_errors:MONITOR",),
     scalars_at="ckpttool.trainers.mindformers.scalars:OWN",
     simulator_at="ckpttool.trainers.mindformers.simulator:MindFormersSimulator",

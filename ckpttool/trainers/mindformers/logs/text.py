@@ -13,6 +13,7 @@ from operator import add, attrgetter, itemgetter, lt
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, number, problem
+from ckpttool.trainers.mindformers.pynative.log import is_pynative
 
 _Match = re.Match[bytes]
 
@@ -89,7 +90,9 @@ class MindFormers:
 
     def recognise(self, head: bytes) -> bool:
         """Recognize the log by the beginning of its content."""
-        return POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
+        if POSITION.search(head) is not None:
+            return True
+        return (b"mindformers[" in head or b"[mindformers/" in head) and not is_pynative(head)
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield each step with the values in the lines up to the next step."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.logs.base import LogSource
+from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from tests.support.answers import cli
 from tests.trainers.mindformers.pynative.support import PYNATIVE, tree_of
@@ -64,7 +66,8 @@ def test_a_stage_without_a_loss_has_only_its_step() -> None:
         "last stage for real loss), per_step_time:    267ms, grad_norm: NaN }"
     )
     found = only(FILE + line + "\n")
-    assert (found.step, found.loss, found.consumed_samples) == (15, None, None)
+    assert found == StepMetrics(step=found.step, time="2026-11-28 18:15:12")
+    assert found.step == 15
 
 
 def test_other_losses_are_not_the_loss() -> None:
@@ -78,7 +81,26 @@ def test_a_nan_is_a_value_and_its_skip_is_said() -> None:
     found = only(SKIPPED + FILE + nan + "\n")
     assert (str(found.loss), str(found.global_norm), found.skipped) == ("nan", "nan", True)
     assert only(FILE + nan + "\n").skipped is None
-    assert only(SKIPPED.replace("step 15", "step 14") + FILE + USUAL + "\n").skipped is None
+    unprinted, usual = read(SKIPPED.replace("step 15", "step 14") + FILE + USUAL + "\n")
+    assert isinstance(unprinted, StepMetrics)
+    assert isinstance(usual, StepMetrics)
+    assert (unprinted.step, unprinted.skipped, str(unprinted.global_norm)) == (14, True, "nan")
+    assert (usual.step, usual.skipped) == (15, None)
+
+
+def test_1_9_prints_another_nan_for_an_update_that_it_left_out() -> None:
+    nan = USUAL.replace("0.990607", "     nan").replace("consumed_samples: 120, global_batch_size: 8, ", "")
+    found = only(FILE + nan.replace("  0.707630", "NaN") + "\n")
+    assert (str(found.global_norm), found.skipped) == ("nan", True)
+    assert only(FILE + nan.replace("0.707630", "     nan") + "\n").skipped is None
+
+
+def test_ranks_in_one_log_print_a_step_twice() -> None:
+    slower = USUAL.replace("267ms", "271ms")
+    assert only(f"{STDOUT}{USUAL}\n{STDOUT}{slower}\n").step == 15
+    assert only(f"{SKIPPED}{SKIPPED}").skipped
+    other = [type(item) for item in read(f"{STDOUT}{USUAL}\n{STDOUT}{slower.replace('0.707630', '0.707631')}\n")]
+    assert other == [StepMetrics, LogNote, StepMetrics]
 
 
 def test_the_limit_of_skips_is_a_stop() -> None:
@@ -86,7 +108,8 @@ def test_the_limit_of_skips_is_a_stop() -> None:
         "RuntimeError: [SkipStepOnNaN] The global gradient norm has been NaN/Inf for 2 consecutive steps, which "
         "reaches training.max_consecutive_skipped_steps=2. Training is making no progress\n"
     )
-    (note,) = read(SKIPPED + stop)
+    step, note = read(SKIPPED + stop)[::-1]
+    assert isinstance(step, StepMetrics)
     assert isinstance(note, LogNote)
     assert (note.kind, note.step, note.count, note.line) == (NoteKind.NAN_STOP, 15, 2, 2)
 
@@ -114,6 +137,23 @@ def test_a_damaged_line_is_a_problem(text: str, reason: str) -> None:
     assert reason in problems[0].reason
 
 
+STATIC = (
+    "2026-11-28 18:15:12,972 - mindformers[mindformers/core/callback/callback.py:560] - INFO - { Epoch:[  1/  2], "
+    "step:[    1/   40], loss: 0.990, per_step_time: 267ms, lr: 2.5e-05, overflow cond: False, loss_scale: 1.0, "
+    "global_norm: [0.707]\n"
+)
+
+
+@pytest.mark.parametrize("name", ["one_rank_killed_34", "one_rank_batch_8_to_16", "one_rank_1.9.0"])
+def test_each_trainer_of_mindformers_recognizes_its_own_log(name: str) -> None:
+    for header in ("", FILE.replace("callback", "trainer")):
+        log = (header + (PYNATIVE / name / "info_rank_0.log").read_text()).encode()
+        assert (PyNativeLog().recognise(log), MindFormers().recognise(log)) == (True, False)
+    layers = "2026-11-28 18:15:12,972 - mindformers[mindformers/pynative/layers/activation.py:9] - WARNING - slow\n"
+    static = (layers + STATIC).encode()
+    assert (PyNativeLog().recognise(static), MindFormers().recognise(static)) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("name", "first", "last"),
     [("one_rank_killed_34", 1, 34), ("one_rank_batch_8_to_16", 16, 40), ("one_rank_1.9.0", 1, 34)],
@@ -122,6 +162,12 @@ def test_a_real_log_is_read_without_a_problem(name: str, first: int, last: int) 
     items = read((PYNATIVE / name / "info_rank_0.log").read_text())
     steps = [item.step for item in items if isinstance(item, StepMetrics)]
     assert (len(items), steps[0], steps[-1]) == (last - first + 1, first, last)
+
+
+def spiked(line: str) -> str:
+    """Repeat a line for 399 steps, whose norms are too high from step 300 on."""
+    norms = ((step, "90.00000" if step >= 300 else f"0.70{step:04}") for step in range(1, 400))
+    return "".join(f"{line}\n".replace("STEP", str(step)).replace("NORM", norm) for step, norm in norms)
 
 
 class TestReaders:
@@ -152,3 +198,50 @@ class TestReaders:
         said = cli("resolve", tree, "--around-spike", "25", "--spike-threshold", "5")
         assert "batches" in said.output, said.output
         assert "data_skip_steps" not in said.output
+
+    def test_an_advice_without_a_tree_names_no_setting(self, log: Path) -> None:
+        log.write_text(spiked(FILE + USUAL.replace("   15/", "STEP/").replace("0.707630", "NORM")))
+        wish = ("--policy", "skip", "--threshold", "5", "--count", "999", "--around-spike", "last", "--every", "100")
+        said = cli("log", "replay", str(log), *wish)
+        assert "data_skip_steps" not in said.output
+        assert "no setting skips these batches" in said.output
+        calibrated = cli("log", "calibrate", str(log))
+        assert "use_skip_data_by_global_norm" not in calibrated.output
+        assert "reads no threshold" in calibrated.output
+        log.write_text(spiked(STATIC.replace("    1/   40", "STEP/400").replace("0.707", "NORM").rstrip()))
+        assert "data_skip_steps" in cli("log", "replay", str(log), *wish).output
+        assert "use_skip_data_by_global_norm" in cli("log", "calibrate", str(log)).output
+
+    def test_a_tree_without_such_a_log_is_enough(self, log: Path) -> None:
+        rows = "".join(f"{step},{90 if step >= 25 else 0.7}\n" for step in range(1, 35))
+        (log.parent / "norms.csv").write_text(f"step,grad_norm\n{rows}")
+        wish = ("--policy", "skip", "--threshold", "5", "--count", "5", "--around-spike", "last")
+        csv, tree = str(log.parent / "norms.csv"), str(log.parents[2] / "checkpoint")
+        assert "data_skip_steps" not in cli("log", "replay", csv, *wish, "--tree", tree).output
+        assert "data_skip_steps" in cli("log", "replay", csv, *wish, "--every", "10").output
+
+    def test_after_a_stop_at_nan_the_data_go_on(self, log: Path) -> None:
+        worker = log.parents[2] / "msrun_log" / "worker_0.log"
+        worker.parent.mkdir()
+        worker.write_text((PYNATIVE / "one_rank_nan_stop" / "worker_0.log").read_text())
+        log.unlink()
+        said = cli("resolve", str(log.parents[2] / "checkpoint"), "--around-spike", "last")
+        assert "Resume after the stop at step 16" in said.output
+        assert "steps 15 to 16, whose updates changed no weight\n" in said.output
+        worker.write_text((PYNATIVE / "one_rank_killed_34" / "info_rank_0.log").read_text())
+        healthy = cli("resolve", str(log.parents[2] / "checkpoint"), "--around-spike", "last")
+        assert "Resume after the stop" not in healthy.output
+
+    def test_the_norms_are_those_of_the_last_pipeline_stage(self, log: Path) -> None:
+        last = log.parents[1] / "rank_1" / "info.log"
+        last.parent.mkdir()
+        last.write_text(log.read_text())
+        text = re.sub(r"loss: +[\d.]+,", "loss: N/A (non-last PP stage, refer to last stage),", log.read_text())
+        text = re.sub(r"(consumed_samples|global_batch_size): \d+", r"\1: None", text)
+        log.write_text(re.sub(r"lr: .*grad_norm: +[\d.]+, .*}", "grad_norm: NaN }", text))
+        tree = str(log.parents[2] / "checkpoint")
+        wish = ("--around-spike", "last", "--spike-threshold", "0.719")
+        assert "from step 2, over at step 3" in cli("resolve", tree, *wish).output
+        last.unlink()
+        alone = cli("resolve", tree, *wish)
+        assert "from step 2" not in alone.output

@@ -15,7 +15,7 @@ from tests.support.answers import cli, codes, document, named, scanned
 from tests.trainers.mindformers.pynative.support import PYNATIVE, tree_of
 
 MODEL, OPTIMIZER = "tiny-model-0000000-0000001.safetensors", "tiny-opt-0000000-0000001.safetensors"
-TREES = sorted(path.name for path in PYNATIVE.iterdir() if path.is_dir())
+TREES = sorted(path.parent.name for path in PYNATIVE.glob("*/checkpoint"))
 
 
 @pytest.fixture(autouse=True)
