@@ -492,7 +492,7 @@ class Evidence:
         return None if uncovered else CopyProof(Proof.RECORDED, record=self._recorded.source)
 
     def _in_other_files(self, target: Place) -> set[str]:
-        """Return the tensors in the intact files of the same rank: an optimizer may be sliced although weights are not."""
+        """Return the tensors in the rank's intact files: an optimizer may be sliced although weights are not."""
         reports = (self.undamaged.get((target[0], role)) for role in ShardRole if role is not target[1])
         return {
             name

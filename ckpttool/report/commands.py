@@ -48,7 +48,7 @@ class PageOptions:
 @exits(
     {
         0: "The page was written; a checkpoint was chosen, even if newer ones were skipped.",
-        10: "The page was written; a newer one was skipped (--strict), or more is lost than --max-lost-… allows.",
+        10: "The page was written; with --strict: a newer one was skipped; or more is lost than --max-lost-… allows.",
         11: "The page was written; there is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],

@@ -30,7 +30,7 @@ Apply = Annotated[
 
 @exits(
     {
-        0: "The records are right; without --apply: would be right.",
+        0: "The records are right, or would be with --apply.",
         10: "The change was refused: damage is in the way.",
         11: "There is no intact checkpoint to name.",
         **OF_A_TREE,

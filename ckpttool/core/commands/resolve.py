@@ -94,7 +94,7 @@ OWN = "own"
 @exits(
     {
         0: "A checkpoint was chosen, even if newer ones were skipped.",
-        10: "A newer one was skipped (--strict), or more is lost than --max-lost-… allows.",
+        10: "A newer checkpoint was skipped (with --strict), or more is lost than --max-lost-… allows.",
         11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
     }

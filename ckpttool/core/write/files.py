@@ -344,7 +344,7 @@ def _copy(folder_fd: int, name: str) -> str:
 
 
 def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Give the temporary file its name unless it is taken: link(2) refuses to replace a file, rename(2) does not."""
+    """Give the temporary file its name unless it is taken: unlike rename(2), link(2) refuses to replace a file."""
     try:
         os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     except FileExistsError as error:
