@@ -34,6 +34,7 @@ from ckpttool.health.rules.evidence import (
     with_judgements,
     with_marks,
 )
+from ckpttool.health.rules.timeline import LineageTimelines
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from tests.support import inventories
 from tests.support.inventories import checkpoint
@@ -167,11 +168,12 @@ def test_where_only_a_saved_replay_knows_of_a_spike_the_way_back_is_counted_from
 ) -> None:
     shown = [] if last is None else [StepMetrics(step=Step(last), global_norm=1.0)]
     spike = SuspectInterval(kind=SuspectKind.SPIKE, reason="it rose", first_step=Step(300), recovered_step=Step(900))
+    line = HealthTimeline(intervals=(spike,))
     evidence = Evidence(
         question=EvidenceQuestion(spike=SpikeQuestion()),
         inventory=inventories.tree(checkpoint("75_2"), checkpoint("200_2")),
         log=TrainingLog(sources=("a.log",), metrics=shown, attempts=(), notes=(), problems=(), problem_count=0),
-        line=HealthTimeline(intervals=(spike,)),
+        courses=LineageTimelines(line, (), lambda _: line, on_any=line),
         marks=(),
         report=None,
         without_answer=(),

@@ -244,7 +244,7 @@ class Evidence:
     question: EvidenceQuestion
     inventory: Inventory
     log: TrainingLog | None
-    line: HealthTimeline
+    courses: LineageTimelines
     marks: tuple[CheckpointMark, ...]
     """The position of each checkpoint between the spikes, in the tree's order; empty if health is not a reason."""
     report: HealthReport | None
@@ -277,7 +277,10 @@ class Evidence:
             after = advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock, skipped=stop.skipped)
             return point, after
         skipped = [row.step for row in log.metrics if row.skipped]
-        spike = spike_to_pass(self.line, wish.around, LogReading.of(log), self.question.spike_threshold, skipped)
+        self.courses.refuse_hidden_spike(wish.around)
+        spike = spike_to_pass(
+            self.courses.whole, wish.around, LogReading.of(log), self.question.spike_threshold, skipped
+        )
         if newest is None:  # a replay that was saved knows of a spike, and the log of none
             newest = spike.onset
         recipe = RewindRecipe()
@@ -373,7 +376,7 @@ def weigh(
         inventory=judged,
         marks=marks,
         log=logs.log,
-        line=courses.whole,
+        courses=courses,
         report=report,
         without_answer=_log_without_answer(question, logs),
     )

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.health.model.events import SavedCheckpoint
@@ -100,15 +100,54 @@ def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt
     return LoggedStep(row=_row(showing[0], save.step), embedding_local_norm=norms[0])
 
 
-def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:
-    """Return the steps behind the weights of an attempt: its own, and those that it continued from."""
-    parts: list[LogAttempt] = []
+def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics], Step | None]:
+    """Return the steps behind the weights of an attempt: its own, and those that it continued from.
+
+    With a larger batch size a start may count its steps lower than the save that it continued from, while the samples
+    continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
+
+    Returns:
+        The steps, ascending; and the last step from which the training counted lower, None if it never did.
+    """
+    rows: list[StepMetrics] = []
+    lower_from = None
     for attempt in attempts[: place + 1]:
-        while parts and parts[-1].first >= attempt.first:
-            parts.pop()
-        parts.append(attempt)
-    ends = [*(part.first for part in parts[1:]), parts[-1].last + 1]
-    return [row for part, end in zip(parts, ends, strict=True) for row in part.rows[: _place(part.rows, Step(end))]]
+        kept = max(_place(rows, attempt.first), _place_by_samples(rows, attempt))
+        del rows[kept:]
+        lower = rows[-1].step + 1 - attempt.first if rows else 0
+        if lower > 0:
+            lower_from = attempt.first
+            rows = [replace(row, step=Step(row.step - lower)) for row in rows]
+        rows += attempt.rows
+    return rows, lower_from
+
+
+def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
+    """Return how many steps a start with a larger batch size continued from, by the samples; else 0.
+
+    With an equal batch size, more samples at the same step are data that were left out: the training did go back.
+    """
+    place = _place(rows, attempt.first)
+    first = next((row for row in attempt.rows if row.consumed_samples is not None), None)
+    if place == len(rows) or first is None or first.consumed_samples is None:
+        return 0
+    batch, batch_before = _batch(attempt.rows), _batch(rows[place:]) or _batch(rows[::-1])
+    if batch is not None and batch_before is not None and batch <= batch_before:
+        return 0
+    # A single step does not show its batch size.
+    limit = first.consumed_samples - (batch or 1) * (first.step + 1 - attempt.first)
+    for at in range(len(rows), place, -1):
+        before = rows[at - 1].consumed_samples
+        if before is not None and before <= limit:
+            return at
+    return 0
+
+
+def _batch(rows: Sequence[StepMetrics]) -> float | None:
+    """Return the samples per step between the first two entries that show the samples; None if there are no two."""
+    counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
+    (step, samples), (later, more) = next(counted, (0, 0)), next(counted, (0, 0))
+    return (more - samples) / (later - step) if later else None
 
 
 def _home(save: SavedCheckpoint, spans: Sequence[_Span], by_save: dict[tuple[str, int], Home]) -> Home:

@@ -6,8 +6,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.metrics import MINUTE, LocalTime, LogAttempt, StepMetrics, show_local_time
 from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import IncompleteError
 from ckpttool.health.model.events import (
     MARKS_SPIKE,
     CheckpointMark,
@@ -92,8 +94,37 @@ class LineageTimelines:
         if len(self._attempts) == 1:
             return self.whole
         if attempt not in self._known:
-            self._known[attempt] = self._judged(course(self._attempts, attempt))
+            rows, lower_from = course(self._attempts, attempt)
+            line = self._judged(rows)
+            self._known[attempt] = line if lower_from is None else _named_by(line, lower_from)
         return self._known[attempt]
+
+    def refuse_hidden_spike(self, around: Step | None) -> None:
+        """Refuse to choose by step around a spike whose steps a later start counted again, with a larger batch size.
+
+        Args:
+            around: The spike nearest to this step; None: the last one.
+
+        Raises:
+            IncompleteError: It may be this spike: saves from before it and from after it may have the same step.
+        """
+        if not self._attempts:
+            return
+        place = len(self._attempts) - 1
+        lower_from = course(self._attempts, place)[1]
+        if lower_from is None:
+            return
+        hidden = [
+            _is_spike_before(interval, lower_from)
+            for interval in self.of(place).intervals
+            if interval.kind is SuspectKind.SPIKE
+        ]
+        if hidden and (hidden[-1] if around is None else any(hidden)):
+            raise IncompleteError(
+                "there was a spike before the batch size became larger, and since then the training counts its steps "
+                f"lower, from {lower_from} on: their steps do not show which checkpoints are from before the spike; "
+                "compare their consumed samples, and choose one with resolve --before STEP, without --around-spike"
+            )
 
     def marks(
         self,
@@ -114,6 +145,21 @@ class LineageTimelines:
             return HealthTimeline(intervals=intervals, judged=line.judged if SuspectKind.SPIKE in kinds else None)
 
         return mark_by_start(kept(self.whole), saves, homes, lambda attempt: kept(self.of(attempt)))
+
+
+def _is_spike_before(interval: SuspectInterval, step: Step) -> bool:
+    return interval.kind is SuspectKind.SPIKE and interval.first_step is not None and interval.first_step < step
+
+
+def _named_by(line: HealthTimeline, lower_from: Step) -> HealthTimeline:
+    """Name spikes from before a change of the batch size by that change: their steps were renumbered."""
+    intervals = (
+        replace(interval, reason=f"a spike from before step {lower_from}, where the batch size became larger")
+        if _is_spike_before(interval, lower_from)
+        else interval
+        for interval in line.intervals
+    )
+    return HealthTimeline(intervals=tuple(intervals), judged=line.judged)
 
 
 def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:

@@ -90,6 +90,8 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     if tree is not None:
         attempts = log_pass.attempts()
         courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
+        if question.spike is not None:
+            courses.refuse_hidden_spike(question.spike.around)
         marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
     answer = ReplayAnswer(
         settings=_policy_words(settings_of(policy)),

@@ -10,6 +10,8 @@ import pytest
 
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.logs.base import LogSource
+from ckpttool.core.logs.merge import merge
+from ckpttool.health.rules.runs import course
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from tests.support.answers import cli
@@ -245,3 +247,83 @@ class TestReaders:
         last.unlink()
         alone = cli("resolve", tree, *wish)
         assert "from step 2" not in alone.output
+
+
+def written(name: str, *spike: int) -> str:
+    """Return a log that the trainer wrote, with a norm of 90 at some steps."""
+    text = (PYNATIVE / name / "info_rank_0.log").read_text()
+    for step in spike:
+        text, count = re.subn(rf"(step:\[ *{step}/.*grad_norm: +)[\d.]+", r"\g<1>90.000000", text)
+        assert count == 1
+    return text
+
+
+def rows_behind_the_last(text: str) -> tuple[list[tuple[int, int | None]], int | None]:
+    """Return the step and the samples of each row in the weights at the end, and from where steps count lower."""
+    attempts = merge([("info.log", read(text))]).attempts
+    assert attempts is not None
+    rows, lower_from = course(attempts, len(attempts) - 1)
+    return [(row.step, row.consumed_samples) for row in rows], lower_from
+
+
+def test_a_start_with_a_larger_batch_size_continues_from_all_samples_before_it() -> None:
+    rows, lower_from = rows_behind_the_last(written("one_rank_killed_34") + written("one_rank_batch_8_to_16"))
+    assert [samples for _, samples in rows] == [*range(8, 241, 8), *range(256, 641, 16)]
+    assert [step for step, _ in rows] == list(range(-14, 41))
+    assert lower_from == 16
+
+
+@pytest.mark.parametrize("lacking", ["consumed_samples: 256, ", "consumed_samples: 264, "])
+def test_a_line_without_its_samples_hides_no_step(lacking: str) -> None:
+    text = written("one_rank_killed_34") + written("one_rank_batch_8_to_16")
+    rows, lower_from = rows_behind_the_last(text.replace(lacking, ""))
+    assert (len(rows), lower_from) == (55, 16)
+
+
+@pytest.mark.parametrize("skipped_samples", [0, 400])
+def test_a_start_with_the_same_batch_size_goes_back_even_if_it_leaves_out_data(skipped_samples: int) -> None:
+    first = written("one_rank_killed_34")
+    again = "".join(line for line in first.splitlines(keepends=True) if int(only(line).step) > 30)
+    again = re.sub(r"samples: (\d+)", lambda samples: f"samples: {int(samples[1]) + skipped_samples}", again)
+    again = again.replace("18:17:", "18:19:")
+    rows, lower_from = rows_behind_the_last(first + re.sub(r"(norm: +0\.5)\d", r"\g<1>0", again))
+    assert [samples for _, samples in rows] == [
+        *range(8, 241, 8),
+        *range(248 + skipped_samples, 273 + skipped_samples, 8),
+    ]
+    assert [step for step, _ in rows] == list(range(1, 35))
+    assert lower_from is None
+
+
+@pytest.mark.parametrize("around", ["last", "25"])
+def test_a_spike_whose_steps_are_counted_again_is_not_passed_over(tmp_path: Path, around: str) -> None:
+    tree, log = tree_of("one_rank_batch_8_to_16", tmp_path), tmp_path / "info.log"
+    log.write_text(written("one_rank_killed_34", 25) + written("one_rank_batch_8_to_16"))
+    resolved = cli("resolve", str(tree), "--log", str(log), "--around-spike", around, "--spike-threshold", "5")
+    replayed = cli("log", "replay", str(log), "--tree", str(tree), "--around-spike", around, "--threshold", "5")
+    for answer in (resolved, replayed):
+        assert answer.code == 14
+        assert "lower, from 16 on" in answer.stderr
+
+
+def test_a_later_spike_is_passed_with_a_save_from_before_it(tmp_path: Path) -> None:
+    tree, log = tree_of("one_rank_batch_8_to_16", tmp_path), tmp_path / "info.log"
+    log.write_text(written("one_rank_killed_34") + written("one_rank_batch_8_to_16", 38, 39, 40))
+    options = ("--around-spike", "last", "--spike-threshold", "5", "--format", "json")
+    answer = cli("resolve", str(tree), "--log", str(log), *options)
+    assert answer.json["resume"]["name"] == "iteration_00000035"
+
+
+def test_a_spike_in_steps_that_were_left_is_none(tmp_path: Path) -> None:
+    tree, log = tree_of("one_rank_batch_8_to_16", tmp_path), tmp_path / "info.log"
+    log.write_text(written("one_rank_killed_34", 33) + written("one_rank_batch_8_to_16"))
+    answer = cli("resolve", str(tree), "--log", str(log), "--around-spike", "last", "--spike-threshold", "5")
+    assert answer.code == 2
+    assert "no step of the log has a global norm of 5 or more" in answer.stderr
+
+
+def test_a_spike_that_lasts_over_the_change_of_the_batch_size_is_named_by_it(tmp_path: Path) -> None:
+    tree, log = tree_of("one_rank_batch_8_to_16", tmp_path), tmp_path / "info.log"
+    log.write_text(written("one_rank_killed_34", *range(28, 31)) + written("one_rank_batch_8_to_16", *range(16, 37)))
+    answer = cli("log", "replay", str(log), "--tree", str(tree), "--threshold", "5", "--count", "99")
+    assert "saved in a spike from before step 16, where the batch size became larger" in " ".join(answer.stdout.split())
