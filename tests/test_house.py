@@ -104,7 +104,7 @@ def test_no_module_imports_what_a_library_keeps_to_itself() -> None:
 
 IMPORTED_AS = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 INSIDE_A_TRAINING = {"guard", "guide"}  # torch is there, an extra; `guide` ships an example
-ADAPTED = {"lightning", "transformers"}  # as above, of the adapter that is named for it
+ADAPTED = {"lightning", "transformers", "wrapt"}  # as above, of the adapter that is named for it; with the extra
 
 
 def test_what_is_installed_with_ckpttool_is_what_ckpttool_imports() -> None:

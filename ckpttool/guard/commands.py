@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -73,6 +75,70 @@ def report(
 
         replace(prometheus, spelled(answer).encode(), overwrite=True, backup=False)
     raise typer.Exit(show(answer, fmt))
+
+
+_option = partial(typer.Option, rich_help_panel="Policy")
+
+
+class Policies(str, Enum):
+    """Policies by their names; `features` are an option of their own."""
+
+    ZSCORE = "zscore"
+    SKIP = "skip"
+    ZCLIP = "zclip"
+    OLMO = "olmo"
+
+
+@app.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
+@exits({0: "The exit code is that of the command.", 2: "A setting is wrong; nothing was started."})
+@grouped
+def run(
+    *,
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND...", help="Command that starts the training.", rich_help_panel="Arguments"),
+    ],
+    folder: Annotated[str, typer.Option("--output", metavar="DIR", help="Output folder of the training.")] = "output",
+    policy: Annotated[
+        Policies | None, _option(help="Also drop spikes, by this policy. Default: only NaN and infinity.")
+    ] = None,
+    threshold: Annotated[float | None, _option(help="Threshold of the policy.", metavar="X")] = None,
+    watch: Annotated[bool, _option("--watch", help="Drop nothing; report the updates to drop.")] = False,
+    features: Annotated[
+        str | None,
+        _option(help="Check gradients; same form as NPU_ASD_CONFIG. Default: that variable.", metavar="TEXT"),
+    ] = None,
+    patrol: Annotated[int, _option(help="Check matrix products at this interval.", metavar="STEPS", min=0)] = 0,
+) -> None:
+    """Start a training with the guard switched on, without a change of its code.
+
+    Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment.
+
+    Example: ckpttool guard run --policy zscore -- torchrun --nproc-per-node 8 train.py
+    """
+    import os
+
+    from ckpttool.core.errors import UsageError
+    from ckpttool.guard.switch import VARIABLE, Switch, environment
+
+    switch = Switch(
+        output=folder,
+        policy="" if policy is None else policy.value,
+        threshold=threshold,
+        mode="watch" if watch else "act",
+        features=features or "",
+        patrol=patrol,
+    )
+    switch.assert_valid()
+    if output.is_dry_run():
+        from ckpttool.core.render.shell import join, quote
+
+        typer.echo(f"{VARIABLE}={quote(str(switch))} {join(command)}")
+        return
+    try:
+        os.execvpe(command[0], command, environment(switch, os.environ.items()))  # noqa: S606  as `env` does
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
 
 
 app.command("list", cls=Command)(commands_nan.list_captures)

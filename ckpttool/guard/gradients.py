@@ -233,6 +233,11 @@ class Scaling:
         self._has_looked = scaler is not None
         self._round: Mapping[int, Mapping[str, Any]] = {}
 
+    def use(self, scaler: GradScaler) -> None:
+        """Take a scaler, if none is known."""
+        if self.scaler is None:
+            self.scaler, self._has_looked = scaler, True
+
     @property
     def is_on(self) -> bool:
         """Whether there is an active scaler."""

@@ -6,13 +6,16 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer  # noqa: TC002  a WeakSet of them is made
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEventKind
@@ -47,7 +50,6 @@ from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
 _ALARMS = {
@@ -65,6 +67,10 @@ _ALARMS = {
     ),
 }
 """Advice for the training, by the alarm's name."""
+
+
+GUARDED: WeakSet[Optimizer] = WeakSet()
+"""The optimizers with a guard: a second guard of one optimizer would decide about the same updates."""
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it ends a training, but is not an error in it
@@ -170,6 +176,8 @@ class Guard:
         """Whether the last update was applied: check it if the learning rate must not advance with a dropped update."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
+        self.switched_on = "code"
+        """How the guard was switched on: by the training's code, or the environment variable."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         self._output = None if output is None else os.fspath(output)
@@ -199,6 +207,7 @@ class Guard:
         self._norms_agreed = False  # true after the first call: all ranks have the same norm
         self._is_slow = False
         self._hook: RemovableHandle | None = None
+        GUARDED.add(self.optimizer)
         if hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it is watched, and the trainer calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
@@ -211,6 +220,20 @@ class Guard:
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
         """Return the context for forward and backward of a batch; `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
+
+    def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
+        """Take the scaler of the loss, if none is known; it handles its own overflows."""
+        self._scaling.use(scaler)
+
+    def may_clip(self, parameters: AbstractSet[int]) -> bool:
+        """Return whether `clip_` replaces a clipping of parameters, before the decision on their update.
+
+        Args:
+            parameters: The identities of the clipped parameters with a gradient.
+        """
+        if not self._is_open or self._is_decided:
+            return False
+        return parameters == {id(parameter) for parameter in self._updated.current() if parameter.grad is not None}
 
     def clip_(self, max_norm: float) -> Tensor:
         """Compute the norm of all gradients, decide on the update, and clip if it is applied.
@@ -313,6 +336,7 @@ class Guard:
                 world_size=self._ranks.world,
                 step=self._began,
                 policy=self._spikes.saved()["policy"],
+                switched_on=self.switched_on,
                 versions={"python": sys.version.split()[0], "torch": torch.__version__},
             )
         except Exception as error:  # noqa: BLE001  no error here may end the training

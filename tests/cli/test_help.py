@@ -65,6 +65,7 @@ HELPED = [
     "fp8 plan",
     "fp8 verdict",
     "guard report",
+    "guard run",
     "guard list",
     "guard inspect",
     "guard replay",

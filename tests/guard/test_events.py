@@ -49,7 +49,8 @@ def test_the_first_line_says_who_writes_and_every_line_has_its_step(tmp_path: Pa
     assert raw(events).startswith(b'{"schema": "ckpttool/events/1", "kind": "run", "step": 40, "rank": 7')
     run, step = lines(events)
     assert run.keys() == {
-        *("schema", "kind", "step", "rank", "world_size", "host", "pid", "time", "unix", "versions", "policy")
+        *("schema", "kind", "step", "rank", "world_size", "host", "pid", "time", "unix", "versions", "policy"),
+        "switched_on",
     }
     assert (run["pid"], run["policy"], run["versions"]) == (os.getpid(), {"name": "zscore"}, {"torch": "2.13"})
     told = step.pop("time")

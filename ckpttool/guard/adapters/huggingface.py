@@ -27,6 +27,8 @@ class Attached:
         """None until training starts: before that, there is no optimizer."""
         self.stopped: GuardStop | None = None
         """Why the guard ended the training; None: it did not."""
+        self.is_automatic = "switched_on" in settings
+        """Whether the environment attached it, not the training's code."""
         self._trainer = trainer
         self._settings = settings
 
@@ -36,10 +38,12 @@ class Attached:
         self.stopped = None
         if self.guard is None or self.guard.optimizer is not getattr(trainer.optimizer, "optimizer", None):
             settings = {"scaler": trainer.accelerator.scaler, "step": step, **self._settings}
+            switched_on = settings.pop("switched_on", "code")
             if (capture := settings.pop("capture", CaptureSettings())) is not None and capture.loss_of is None:
                 capture = replace(capture, loss_of=self._loss_of(trainer.training_step))
             self.guard = Guard(trainer.model_wrapped, trainer.optimizer, capture=capture, **settings)
             self.guard.on_stop = self._stop
+            self.guard.switched_on = switched_on
         if step:
             self.guard.restore(saved)
         self._wrap(self.guard)
@@ -122,6 +126,9 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
     Returns:
         An object that contains the guard, from the start of `train` on.
     """
+    for callback in list(trainer.callback_handler.callbacks):
+        if isinstance(callback, _Callback) and callback.attached.is_automatic:  # the training's own code decides
+            trainer.remove_callback(callback)
     attached = Attached(trainer, settings)
     # If a user enables restoring of callbacks, the trainer creates each from its class alone.
     trainer.add_callback(type(_NAME, (_Callback,), {"attached": attached}))

@@ -11,7 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ckpttool.guard.step import Guard, GuardStop, MicroBatch
+from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
+from ckpttool.guard.switch import VARIABLE
 
 _UNHEARD = 3
 """Consecutive stops after which the training ends with an error: `should_stop` has no effect before `min_steps`."""
@@ -108,6 +109,34 @@ class LightningGuard(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state until the optimizers exist."""
         self._saved = state_dict["guards"]
+
+
+class AutomaticLightningGuard(LightningGuard):
+    """The guard that the environment switched on: it leaves a training alone that has one in its code."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Take the arguments of `LightningGuard`."""
+        super().__init__(**settings)
+        self._is_only_guard = False
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in checkpoints: that of a guard in the training's code, unless there is one."""
+        return "LightningGuard" if self._is_only_guard else "AutomaticLightningGuard"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find out if the training's code has a guard: Lightning rejects two callbacks with the same state key."""
+        self._is_only_guard = sum(isinstance(callback, LightningGuard) for callback in trainer.callbacks) == 1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Guard the optimizers, unless the training's own code guards one."""
+        if all(optimizer not in GUARDED for optimizer in trainer.optimizers) or self.guards:
+            super().on_train_start(trainer, pl_module)
+
+    def _guard(self, trainer: Trainer, optimizer: Optimizer) -> Guard:
+        guard = super()._guard(trainer, optimizer)
+        guard.switched_on = VARIABLE
+        return guard
 
 
 def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:

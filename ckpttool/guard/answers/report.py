@@ -62,6 +62,7 @@ def document(answer: GuardReport) -> Document:
         "events": reading_document(answer.reading),
         "world_size": answer.world_size,
         "watching": answer.is_watching,
+        "switched_on": list(answer.switched_on),
         "steps": answer.steps,
         "applied": answer.applied,
         "dropped": answer.dropped,
@@ -200,6 +201,8 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
         parts.append(line(f"no file from {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
     if answer.starts > 1:
         parts.append(line(f"started {answer.starts} times; repeated steps are counted again", style="dim"))
+    if answer.switched_on not in {("code",), ()}:
+        parts.append(line(f"switched on by {' and '.join(map(shown, answer.switched_on))}", style="dim"))
     if answer.overhead is not None:
         parts.append(line(f"the guard took {answer.overhead:.2%} of a step", style="dim"))
     return parts

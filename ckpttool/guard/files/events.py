@@ -72,6 +72,7 @@ class EventFile:
         world_size: int = 1,
         step: int = 0,
         policy: EventValue = None,
+        switched_on: str = "code",
         versions: Mapping[str, str] | None = None,
         io_timeout: float = 60.0,
         rotate_at: int = _ROTATED_AT,
@@ -84,6 +85,7 @@ class EventFile:
             world_size: Number of processes.
             step: The step after which this process continues; 0: a fresh start.
             policy: The active policy, and its settings.
+            switched_on: How the guard was switched on: `code`, or the name of an environment variable.
             versions: Versions of the training's software, by name.
             io_timeout: Timeout in seconds for a disk that does not respond.
             rotate_at: Number of bytes from which the file is rotated.
@@ -102,6 +104,7 @@ class EventFile:
             "unix": round(now, 3),
             "versions": dict(versions or {}),
             "policy": policy,
+            "switched_on": switched_on,
         }
         """The first line of a process: its rank, and its versions."""
         self._pid = os.getpid()

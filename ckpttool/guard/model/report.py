@@ -101,6 +101,8 @@ class GuardReport(Answered):
     """The number of ranks; None if no file has it."""
     is_watching: bool
     """Whether an update would have been dropped, and was not."""
+    switched_on: tuple[str, ...]
+    """How it was switched on: `code`, or the name of an environment variable; several if its starts differed."""
     stopped_at: Step | None
     """Step at which too many consecutive updates were dropped, if the training did not continue since."""
     drops: tuple[DroppedUpdate, ...]

@@ -91,6 +91,7 @@ class GuardTally:
             GuardEventKind.CHECKSUM_ABNORMAL: {},
             GuardEventKind.REPLICAS_DISAGREE: {},
         }
+        self._switched_on: dict[str, None] = {}
         self._alarms: dict[str, None] = {}
         self._forgotten: dict[str, None] = {}
         self._errors: dict[tuple[Rank, str], str] = {}
@@ -122,6 +123,8 @@ class GuardTally:
         match event.kind:
             case GuardEventKind.RUN:
                 tally.host, tally.stopped_at = _text(values, "host"), None
+                if len(self._switched_on) < MOST:
+                    self._switched_on.setdefault(_text(values, "switched_on") or "code")
                 self._world = _integer(values, "world_size") or self._world
             case GuardEventKind.STEP:
                 _step(tally, event)
@@ -224,6 +227,7 @@ class GuardTally:
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
             is_watching=self._is_watching,
+            switched_on=tuple(self._switched_on),
             stopped_at=max(stops, default=None),
             drops=tuple(sorted(self._drops.values(), key=lambda update: (update.step, update.kind))),
             captures=captures,

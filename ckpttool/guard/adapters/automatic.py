@@ -1,0 +1,218 @@
+"""The guard in a training that does not name it: hooks of torch that find its model, batches, losses and clipping.
+
+The first optimizer of each model is guarded, from its first forward pass on. Of the first micro-batch only the loss is
+known, so that it cannot be captured. Trainers with an adapter of their own get that instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+
+from ckpttool.core.errors import CkptToolError
+from ckpttool.guard.step import GUARDED, Guard
+from ckpttool.guard.switch import VARIABLE, Switch, report
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+_MOST_TRIED = 10_000
+"""Forward passes of modules until the search for an optimizer's model ends: it costs a little in each."""
+
+
+class Automatic:
+    """The hooks, and the guards that they made."""
+
+    def __init__(self, switch: Switch) -> None:
+        """Take the settings of all guards."""
+        self._switch = switch
+        self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._guards: list[Guard] = []
+        self._search: RemovableHandle | None = None
+        self._tried = 0
+        self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+
+    # Optimizers, and the models that they train.
+
+    def made(self, optimizer: Optimizer) -> None:
+        """Search for the model of a new optimizer, at the next forward pass."""
+        self._waiting.add(optimizer)
+        self._tried = 0
+        if self._search is None:
+            self._search = register_module_forward_pre_hook(self._called)
+
+    def _called(self, module: nn.Module, _inputs: object) -> None:
+        """Guard the optimizer of a module that is called for training: the outermost one comes first."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
+            return
+        self._tried += 1
+        optimizer = self._optimizer_of(module)
+        if optimizer is not None:
+            self._guard(module, optimizer)
+        if self._tried >= _MOST_TRIED or not self._waiting:
+            self._end_search()
+
+    def _optimizer_of(self, module: nn.Module) -> Optimizer | None:
+        parameters = {id(parameter) for parameter in module.parameters()}
+        for optimizer in list(self._waiting):
+            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            if optimizer in GUARDED:
+                self._waiting.discard(optimizer)
+            elif updated and updated <= parameters:
+                return optimizer
+        return None
+
+    def _guard(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self._waiting.discard(optimizer)
+        name = f"{type(optimizer).__name__} of {type(model).__name__}"
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if any(updated & {*map(id, guard.model.parameters())} for guard in self._guards):
+            report(f"{name} is not guarded: another optimizer of the same model is")
+            return
+        arguments = self._switch.arguments()
+        if self._guards:  # each has events of its own
+            arguments["output"] = f"{self._switch.output}/model-{len(self._guards) + 1}"
+        try:
+            guard = Guard(model, optimizer, **arguments)
+        except CkptToolError as error:
+            report(f"{name} is not guarded: {error}")
+            return
+        guard.switched_on = VARIABLE
+        self._guards.append(guard)
+        guard.begin(None)
+        model.register_forward_pre_hook(functools.partial(self._forward, guard), with_kwargs=True)
+        report(f"{name} is guarded, by {VARIABLE}; events: {arguments['output']}/guard")
+
+    def _end_search(self) -> None:
+        if self._search is not None:
+            self._search.remove()
+            self._search = None
+        for optimizer in self._waiting:
+            report(f"{type(optimizer).__name__} is not guarded: no module that was called contains its parameters")
+        self._waiting.clear()
+
+    # The parts of a step.
+
+    @staticmethod
+    def _forward(guard: Guard, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a micro-batch, unless the forward pass is an evaluation."""
+        if torch.is_grad_enabled() and model.training and not torch.compiler.is_compiling():
+            guard.begin({"args": args, "kwargs": kwargs})
+
+    def scaled(self, scaler: torch.amp.GradScaler, loss: object, result: object) -> None:
+        """Remember the loss without its scale, and the scaler."""
+        for guard in self._guards:
+            guard.use_scaler(scaler)
+        if isinstance(loss, Tensor) and isinstance(result, Tensor):
+            self._scaled = weakref.ref(result), loss.detach()
+
+    def backward(self, loss: Tensor) -> None:
+        """Take a loss, as it was before it was scaled."""
+        if self._scaled is not None and self._scaled[0]() is loss:
+            loss = self._scaled[1]
+        self._scaled = None
+        if loss.numel() == 1:
+            for guard in self._guards:
+                guard.take_loss(loss)
+
+    def clipping(self, parameters: list[Tensor]) -> Guard | None:
+        """Return the guard whose parameters are clipped, before its decision; None if they have no guard."""
+        with_gradients = {id(parameter) for parameter in parameters if parameter.grad is not None}
+        return next((guard for guard in self._guards if guard.may_clip(with_gradients)), None)
+
+
+def install(switch: Switch) -> Automatic:
+    """Put the hooks in place.
+
+    Args:
+        switch: The settings of the guards.
+    """
+    automatic = Automatic(switch)
+    _after(Optimizer, "__init__", lambda optimizer, *_args, **_kwargs: automatic.made(optimizer))
+    _before(Tensor, "backward", lambda loss, *_args, **_kwargs: automatic.backward(loss))
+    _scaling(automatic)
+    _clipping(automatic)
+    _trainers(switch)
+    return automatic
+
+
+def _after(owner: type, name: str, hook: Callable[..., object]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        hook(self, *args, **kwargs)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _before(owner: type, name: str, hook: Callable[..., object]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hook(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _scaling(automatic: Automatic) -> None:
+    original = torch.amp.GradScaler.scale
+
+    @functools.wraps(original)
+    def scale(self: torch.amp.GradScaler, outputs: Any) -> Any:
+        result = original(self, outputs)
+        if self.is_enabled():
+            automatic.scaled(self, outputs, result)
+        return result
+
+    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign]
+
+
+def _clipping(automatic: Automatic) -> None:
+    """Let the guard clip where the training does: it computes the same norm, and has to see it before."""
+    original = torch.nn.utils.clip_grad_norm_
+
+    @functools.wraps(original)
+    def clip_grad_norm_(
+        parameters: Tensor | Iterable[Tensor],
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,  # noqa: FBT001, FBT002  torch's own form
+        foreach: bool | None = None,  # noqa: FBT001  as above
+    ) -> Tensor:
+        clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        guard = None
+        if float(norm_type) == 2.0 and not error_if_nonfinite:  # noqa: PLR2004  the norm that policies judge
+            guard = automatic.clipping(clipped)
+        if guard is not None:
+            return guard.clip_(float(max_norm))
+        return original(clipped, max_norm, norm_type, error_if_nonfinite, foreach)
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+    torch.nn.utils.clip_grad.clip_grad_norm_ = clip_grad_norm_
+
+
+def _trainers(switch: Switch) -> None:
+    """Attach the adapter of Hugging Face's `Trainer` to each of them, once it is imported."""
+    from wrapt import register_post_import_hook
+
+    def patch(module: Any) -> None:
+        def attach_to(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
+            from ckpttool.guard.adapters.huggingface import attach
+
+            attach(trainer, switched_on=VARIABLE, **switch.arguments())
+
+        _after(module.Trainer, "__init__", attach_to)
+
+    register_post_import_hook(patch, "transformers.trainer")

@@ -1,0 +1,134 @@
+"""The settings of a guard that is switched on without code, by `ckpttool guard run` or the environment."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VARIABLE = "CKPTTOOL_GUARD"
+"""`OUTPUT[,NAME=VALUE]…`: the output folder of the training, and settings of the guard."""
+
+_EXAMPLE = f"{VARIABLE}=output,policy=zscore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """The settings of a guard that is switched on without code."""
+
+    output: str
+    """The training's output folder."""
+    policy: str = ""
+    """Name of the policy: zscore, skip, zclip or olmo; empty: only updates that are not finite are dropped."""
+    threshold: float | None = None
+    """Threshold of the policy."""
+    mode: str = "act"
+    """`act` or `watch`."""
+    features: str = ""
+    """In the form of `NPU_ASD_CONFIG`; empty: no check of gradients."""
+    patrol: int = 0
+    """Interval in steps of the check of matrix products; 0: never."""
+    on_abnormal: str = "warn"
+    """The reaction to a wrong product: `warn` or `stop`."""
+
+    @classmethod
+    def parsed(cls, text: str) -> Switch:
+        """Parse the value of the variable; a setting that contains commas continues up to the next `NAME=`.
+
+        Raises:
+            UsageError: A setting is unknown or has a wrong value.
+        """
+        output, *parts = text.split(",")
+        names = [field.name for field in fields(cls)][1:]
+        texts: dict[str, str] = {}
+        last = ""
+        for part in parts:
+            name, equals, value = part.partition("=")
+            if equals and name.strip() in names:
+                last = name.strip()
+                texts[last] = value
+            elif last and not equals:
+                texts[last] += f",{part}"
+            else:
+                raise UsageError(f"{VARIABLE}: unknown setting {part!r}; the settings are {', '.join(names)}")
+        if not output.strip() or "=" in output:
+            raise UsageError(f"{VARIABLE} begins with the output folder of the training: {_EXAMPLE}")
+        return cls.of(output=output.strip(), **texts)
+
+    @classmethod
+    def of(cls, **texts: str) -> Switch:
+        """Return the settings of texts, as the variable and the options have them.
+
+        Raises:
+            UsageError: A value is not a number, or not known.
+        """
+        values: dict[str, Any] = dict(texts)
+        for name, convert in (("threshold", float), ("patrol", int)):
+            if name in texts:
+                try:
+                    values[name] = convert(texts[name])
+                except ValueError:
+                    raise UsageError(f"{name} of the guard must be a number, not {texts[name]!r}") from None
+        switch = cls(**values)
+        switch.assert_valid()
+        return switch
+
+    def assert_valid(self) -> None:
+        """Check the settings without torch.
+
+        Raises:
+            UsageError: One is not valid.
+        """
+        for name, choices in (("mode", ("act", "watch")), ("on_abnormal", ("warn", "stop"))):
+            if getattr(self, name) not in choices:
+                raise UsageError(f"{name} of the guard must be {' or '.join(choices)}, not {getattr(self, name)!r}")
+        if self.policy:
+            self._policy()
+        elif self.threshold is not None:
+            raise UsageError("a threshold of the guard needs a policy: policy=skip,threshold=3.0")
+
+    def _policy(self) -> Any:  # noqa: ANN401  a policy of the health feature
+        from ckpttool.health.policies.base import PolicySettings
+        from ckpttool.health.policies.registry import policy_of
+
+        return policy_of(self.policy, PolicySettings(threshold=self.threshold))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Guard` besides model, optimizer, scaler and step."""
+        return {
+            "output": self.output,
+            "policy": self._policy() if self.policy else None,
+            "mode": self.mode,
+            "features": self.features or None,
+            "patrol": self.patrol,
+            "on_abnormal": self.on_abnormal,
+        }
+
+    def __str__(self) -> str:
+        """Return the value of the variable."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self)[1:])
+        parts = [f"{name}={value}" for name, value in values if value not in {"", None, 0, "act", "warn"}]
+        return ",".join((self.output, *parts))
+
+
+def report(text: str) -> None:
+    """Print one line about the switch, for people who read the training's output."""
+    sys.stderr.write(f"ckpttool guard: {text}\n")
+    sys.stderr.flush()
+
+
+def environment(switch: Switch, before: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the environment of a training that is guarded.
+
+    Args:
+        switch: The settings.
+        before: The environment without them.
+    """
+    # Without torch's autoload nothing would call us.
+    return {**dict(before), VARIABLE: str(switch), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
