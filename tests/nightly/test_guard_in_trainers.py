@@ -100,6 +100,33 @@ def test_where_nothing_is_dropped_a_guarded_training_is_the_same_in_every_bit(
     assert kinds(guarded) == []
 
 
+@pytest.mark.parametrize(("precision", "accumulate"), [("32", 1), ("bf16", 2), ("16", 2)])
+def test_the_environment_alone_guards_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int
+) -> None:
+    settings = {"precision": precision, "accumulate": accumulate, "without": True}
+    plain = run(tmp_path / "plain", **settings, bad={}, steps=4)
+    monkeypatch.setenv("CKPTTOOL_GUARD", f"{tmp_path / 'events'},policy=skip,threshold=30")
+    equal = run(tmp_path / "equal", **settings, bad={}, steps=4)
+    assert [each["bits"] for each in equal["checkpoints"]] == [each["bits"] for each in plain["checkpoints"]]
+    found = run(tmp_path / "guarded", **settings)
+    assert all(each["finite"] and each["guard"] is not None for each in found["checkpoints"])
+    assert [each["updates"] for each in found["checkpoints"]] == [1, 2, 2, 3, 3, 4, 4, 5]
+    lines = (tmp_path / "events" / "guard" / "events-00000.jsonl").read_text().splitlines()
+    assert {event["switched_on"] for line in lines if (event := json.loads(line))["kind"] == "run"} == {
+        "CKPTTOOL_GUARD"
+    }
+
+
+def test_the_environment_leaves_a_guard_in_the_code_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CKPTTOOL_GUARD", str(tmp_path / "events"))
+    guarded = run(tmp_path)
+    assert kinds(guarded) == KINDS["32"]
+    assert not (tmp_path / "events").exists()
+
+
 def test_what_was_counted_before_a_restart_goes_on_and_ends_the_training(run: Run, tmp_path: Path) -> None:
     bad = {"3": "inf", "4": "padding", "5": "spike"}
     before = run(tmp_path, bad=bad, steps=4, count=3)
