@@ -197,5 +197,10 @@ def test_nothing_of_the_night_runs_with_a_commit() -> None:
             r"skipif\(\"not config.getoption\('--nightly'\)\"|mark\.slow", module.read_text(encoding="utf-8")
         )
     ]
-    of_mindformers = ["test_mindformers_own_starts.py", "test_mindformers_starts.py"]
+    of_mindformers = [
+        "test_mindformers_own_starts.py",
+        "test_mindformers_starts.py",
+        "test_pynative_own_starts.py",
+        "test_pynative_starts.py",
+    ]
     assert ungated == of_mindformers, "which are skipped where nobody says where MindFormers is"

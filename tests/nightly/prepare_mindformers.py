@@ -1,7 +1,9 @@
-"""`python -m tests.nightly.prepare_mindformers FOLDER`: install what the starts of the real MindFormers need, 7 GB.
+"""`python -m tests.nightly.prepare_mindformers FOLDER [VERSION…]`: install MindFormers for its real starts.
 
-From the package index come MindSpore and MindFormers. `run_mindformer.py` and `scripts/msrun_launcher.sh` are in no
-package: take them from MindFormers' repository, at the branch of each version, into FOLDER/VERSION.
+All versions take 7 GB. The starts of the PyNative trainer need 1.9.0 and 2.1.0, which take 3 GB, and nothing else: the
+package index has MindSpore and MindFormers, and the tests write their own data. `run_mindformer.py` and
+`scripts/msrun_launcher.sh`, with which the static trainer starts, are in no package: take them from MindFormers'
+repository, at the branch of each version, into FOLDER/VERSION.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ def prepare(place: Path, version: str) -> None:
         (home / "venv").symlink_to(environment.resolve())
     missing = [name for name in ("run_mindformer.py", "scripts/msrun_launcher.sh") if not (home / name).exists()]
     if missing:
-        print(f"{home}: take {' and '.join(missing)} from MindFormers' repository")
+        print(f"{home}: for the static trainer, take {' and '.join(missing)} from MindFormers' repository")
 
 
 if __name__ == "__main__":
-    for each in MINDSPORE:
+    for each in sys.argv[2:] or MINDSPORE:
         prepare(Path(sys.argv[1]), each)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 INJECT = Path(__file__).parent / "inject"
 BASE = (INJECT / "pretrain.yaml").read_text(encoding="utf-8")
@@ -33,11 +33,11 @@ PATIENCE = 900
 Row = dict[str, Any]
 
 
-def home_of(version: str) -> Path | None:
-    """Return the folder of this MindFormers, or None where this machine has none."""
+def home_of(version: str, needed: tuple[str, ...] = LINKED) -> Path | None:
+    """Return the folder of this MindFormers, or None if this machine has none."""
     place = os.environ.get(PLACE)
     home = Path(place, version) if place else None
-    return home if home and all((home / name).exists() for name in (*LINKED, "venv/bin/python")) else None
+    return home if home and all((home / name).exists() for name in (*needed, "venv/bin/python")) else None
 
 
 def config(*additions: str, **values: object) -> str:
@@ -79,6 +79,10 @@ class Trace:
                     found[row["step"]] = {**row, "samples": sorted(samples)}
         return found
 
+    def of_rank(self, rank: int) -> Mapping[int, Row]:
+        """Return the rows of one rank, by global step."""
+        return {row["step"]: row for row in self.ranks[rank] if "step" in row}
+
     def first(self, key: str, rank: int = 0) -> Any:  # noqa: ANN401  whatever was written
         return next((row[key] for row in self.ranks[rank] if key in row), None)
 
@@ -88,24 +92,23 @@ class Trace:
         return [sample for step in sorted(self.steps) for sample in self.steps[step]["samples"]]
 
 
-def environment_of(home: Path) -> dict[str, str]:
+def environment_of(home: Path, inject: Path = INJECT) -> dict[str, str]:
     return {
         **os.environ, "PATH": f"{home}/venv/bin:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": f"{INJECT}:{home}", "GLOG_v": "3",
+        "PYTHONPATH": f"{inject}:{home}", "GLOG_v": "3",
     }  # fmt: skip
 
 
 class Server:
     """A process that has imported MindFormers, and of which each start is a copy: it takes a third of the time."""
 
-    def __init__(self, version: str, log: Path) -> None:
-        home = home_of(version)
-        assert home is not None
-        environment = {**environment_of(home), "CKPTTOOL_TRACE": str(log), "LOG_MF_PATH": str(log)}
+    def __init__(self, home: Path, log: Path, *, inject: Path = INJECT, imported: str = "mindformers.trainer") -> None:
+        self.version = home.name
+        environment = {**environment_of(home, inject), "CKPTTOOL_TRACE": str(log), "LOG_MF_PATH": str(log)}
         self.log = (log / "server.txt").open("wb")
         self.run = subprocess.Popen(
-            [home / "venv/bin/python", INJECT / "warm_start.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, env=environment, text=True,
+            [home / "venv/bin/python", INJECT / "warm_start.py", imported], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True,
         )  # fmt: skip
 
     def start(self, asked: Row) -> int:
@@ -139,13 +142,18 @@ class Training:
     code: int | None = field(default=None, init=False)
     """The exit code of the last start."""
 
+    inject: ClassVar[Path] = INJECT
+    needed: ClassVar[tuple[str, ...]] = LINKED
+    names_one_device: ClassVar[bool] = False
+    """Whether `launch` is given the number of devices even if it is 1, because the tree may be of more ranks."""
+
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
         (self.folder / "base.yaml").write_text(self.text, encoding="utf-8")
-        home = home_of(self.version)
+        home = home_of(self.version, self.needed)
         assert home is not None
         self.home = home
-        for name in LINKED:
+        for name in self.needed:
             (self.folder / name).symlink_to(home / name)
 
     @property
@@ -159,7 +167,7 @@ class Training:
 
     def train(self, phase: str, command: str | None = None, *, die_at: int | None = None) -> Trace:
         """Start it and wait for its end; without a command as a user starts a fresh training."""
-        environment = {**environment_of(self.home), **self.own_environment(phase)}
+        environment = {**environment_of(self.home, self.inject), **self.own_environment(phase)}
         if die_at is not None:
             environment["CKPTTOOL_DIE_AT"] = str(die_at)
         if self.ranks > 1:
@@ -233,7 +241,7 @@ class Training:
 
     def launch(self, *options: str, base: str = "base.yaml", output: str = "resume.yaml") -> Row:
         """Let ckpttool write the launch config; return its document."""
-        devices = ("--devices-per-node", str(self.ranks)) if self.ranks > 1 else ()
+        devices = ("--devices-per-node", str(self.ranks)) if self.ranks > 1 or self.names_one_device else ()
         run = self.ckpttool(
             "launch", "output", "--config", base, "--output", output, "--format", "json", *devices, *options
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly.real_mindformers import Server, Trace, Training, config
+from tests.nightly.real_mindformers import Server, Trace, Training, config, home_of
 from tests.nightly.starts import Did, Held, assert_right, preflight
 from tests.nightly.test_mindformers_starts import needs
 
@@ -361,7 +361,9 @@ class Template:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     needs("2.1.0")
-    server = Server("2.1.0", tmp_path_factory.mktemp("server"))
+    home = home_of("2.1.0")
+    assert home is not None
+    server = Server(home, tmp_path_factory.mktemp("server"))
     yield server
     server.close()
 

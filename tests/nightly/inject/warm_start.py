@@ -1,16 +1,19 @@
 """Start MindFormers again and again, each time in a process of its own that need not import it anew.
 
+    python warm_start.py MODULE
+
 A line of standard input asks for a start: its arguments, folder, environment and output, as JSON. A line of standard
-output says how it ended. What is imported is MindFormers as `run_mindformer.py` imports it, which each start then runs.
+output says how it ended. What is imported is MODULE, as the script that each start then runs imports it.
 """
 
+import importlib
 import json
 import os
 import runpy
 import sys
 import traceback
 
-import mindformers.trainer  # noqa: F401  which takes most of a start
+importlib.import_module(sys.argv[1])  # which takes most of a start
 
 
 def start(asked):
