@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.core.domain.data_position import GoesOn
 from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.verbs.resolving import resolve
+from ckpttool.trainers.common import TRACKER
 from tests.support.answers import FIXTURES, cli, codes, document, named, scanned
 from tests.support.trainer_trees import edit_json
+from tests.trainers.mindformers.pynative.support import changed, config_of, tree_of
 
 TREES = {
     "one_rank_killed_34": [(10, 80), (20, 160), (30, 240)],
@@ -19,6 +25,11 @@ TREES = {
     "two_ranks_copies": [(5, 40), (10, 80)],
     "two_ranks_sharded": [(5, 40), (10, 80)],
     "one_rank_1.9.0": [(20, 160), (30, 240)],
+    "one_rank_async_finished": [(10, 80), (20, 160), (30, 240), (40, 320)],
+    "one_rank_27_steps_of_8_to_16": [(9, 72), (27, 216), (18, 296)],
+    "one_rank_ramp_up": [(5, 20), (10, 48), (15, 100), (20, 180)],
+    "two_ranks_copies": [(5, 40), (10, 80)],
+    "two_ranks_redundancy_removed": [(5, 40), (10, 80)],
 }
 """Steps and samples of the saves, in the order in which they were made."""
 
@@ -45,6 +56,36 @@ class TestARealTree:
         answer = document("resolve", str(tree))
         assert (answer["resume"]["step"], answer["position"]["samples"]) == (step, samples)
         assert answer["load"]["path"] == str(tree / f"iteration_{step:08d}")
+
+
+@pytest.mark.parametrize(
+    ("tree", "values", "next_step", "samples"),
+    [
+        ("one_rank_27_steps_of_8_to_16", {"global_batch_size": 16}, 19, 296),
+        ("one_rank_27_steps_of_8_to_16", {"global_batch_size": 8}, 37, 296),
+        ("one_rank_ramp_up", {"global_batch_size": "16\n  rampup_batch_size: [4, 4, 96]"}, 21, 180),
+        ("one_rank_ramp_up", {"global_batch_size": 32}, 11, 180),
+        ("one_rank_async_finished", {"steps": 60}, 41, 320),
+        ("two_ranks_copies", {"steps": 16}, 11, 80),
+        ("two_ranks_redundancy_removed", {"steps": 16, "global_batch_size": 16}, 6, 80),
+    ],
+    indirect=["tree"],
+)
+def test_the_next_step_and_sample_are_those_of_the_trainer(
+    tree: Path, values: dict[str, object], next_step: int, samples: int
+) -> None:
+    found = resolve(TreeQuestion(path=str(tree), config=config_of(changed(**values)))).decision
+    assert isinstance(found, ResumePlan)
+    assert isinstance(found.data, GoesOn)
+    assert (found.next_step, found.data.samples) == (next_step, samples)
+
+
+def test_a_finished_run_with_async_save_is_resumed_from_the_save_that_its_tracker_never_names(tmp_path: Path) -> None:
+    tree = tree_of("one_rank_async_finished", tmp_path)
+    assert (tree / TRACKER).read_text() == "30"
+    answer = document("resolve", str(tree))
+    assert answer["resume"]["name"] == "iteration_00000040"
+    assert Code.TRACKER_DISAGREES in {finding["code"] for finding in answer["findings"]}
 
 
 def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None:
