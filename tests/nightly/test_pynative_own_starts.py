@@ -194,6 +194,7 @@ SETTINGS = {
     "no_load_optim, opt missing": Case(settings={"no_load_optim": True}, edit=remove_shard("opt")),
     "no_load_optim, model missing": Case(settings={"no_load_optim": True}, edit=remove_shard("model")),
     "no_load_optim, model cut": Case(settings={"no_load_optim": True}, edit=change_shard("model", half)),
+    "no_load_optim, opt cut": Case(settings={"no_load_optim": True}, edit=change_shard("opt", half)),
     "no_load_optim, common.json missing": Case(settings={"no_load_optim": True}, edit=remove(f"{NEWEST}/common.json")),
     "no_load_optim, tracker behind": Case(settings={"no_load_optim": True}, edit=write(TRACKER, "20")),
     "interval 0": Case(settings={"save_interleaved_steps": 0}),
@@ -242,6 +243,11 @@ def of_two(template: str) -> Iterator[tuple[str, Case]]:
     yield "metadata.json cut", Case(of=template, ranks=2, edit=write(metadata, '{"state_dict'))
     yield "on one rank", Case(of=template)
     yield "load_balanced", Case(of=template, ranks=2, settings={"load_balanced": True})
+    for kind in ("model", "opt"):
+        yield (
+            f"{kind} of rank 0 cut, no_load_optim",
+            Case(of=template, ranks=2, edit=change_shard(kind, half, 10), settings={"no_load_optim": True}),
+        )
 
 
 TWO_RANKS = {
@@ -271,15 +277,6 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Templates]:
 CASES = {**ONE_RANK, **TWO_RANKS}
 
 WRONG = {
-    "tree: common.json without step_num": "the PyNative trainer does not read it",
-    "tree: global_step of another folder": "the trainer does not compare it with the folder, and begins after it",
-    "tree: adapter, another base_load_path": "it stops: the fingerprint of the base model is not that of the adapter",
-    "config: steps 0": "it exits with 0, and writes the save again",
-    "config: steps -1": "it exits with 0, and writes the save again",
-    "config: no_load_optim, model missing": "the weights are random",
-    "config: no_load_optim, model cut": "it stops with an error",
-    "copies: model of rank 1 cut": "both ranks read the copy of rank 0",
-    "copies: opt of rank 1 cut": "both ranks read the copy of rank 0",
     "removed: metadata.json missing": "without copies and slices the files alone suffice",
 }
 """Cases in which ckpttool's prediction is wrong, and what the trainer does."""

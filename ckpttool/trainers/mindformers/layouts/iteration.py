@@ -288,7 +288,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         commit=commit,
         content=Content.FULL,
         health=common.health if common else Health.UNKNOWN,
-        facts=state.facts,
+        facts=state.facts if not pynative else (("epoch", state.epoch_num),),  # it does not record the updates
         rules=RULES,
         findings=tuple(findings),
     )

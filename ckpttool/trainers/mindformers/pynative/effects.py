@@ -167,7 +167,7 @@ def _next_saves(begin: int, config: PyNativeConfig) -> str:
 
 def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
     """Report the existing saves that the run replaces as it goes."""
-    root, chosen = resume.inventory.root, resume.plan.point.checkpoint
+    root = resume.inventory.root
     if resume.inventory.layout != ITERATION_LAYOUT or not config.enable_save:
         return
     if inside(root, config.save_path or os.curdir) != "":
@@ -177,7 +177,6 @@ def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator
         save.name
         for save in resume.inventory.checkpoints
         if (step := iteration_step(save.name)) in steps or step == last
-        if save.name != chosen.name
     ]
     if replaced:
         yield note(

@@ -23,11 +23,13 @@ from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.named_path import inside, is_gone, started_in
 from ckpttool.trainers.mindformers.layouts.names import iteration_folder
 from ckpttool.trainers.mindformers.own_names import StopsError
+from ckpttool.trainers.mindformers.pynative.adapter import differs, record_in
 from ckpttool.trainers.mindformers.pynative.launch import other_devices
 from ckpttool.trainers.mindformers.pynative.lint import STOPS
 from ckpttool.trainers.mindformers.pynative.position import begin_step
 from ckpttool.trainers.mindformers.pynative_load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
 from ckpttool.trainers.mindformers.simulate import simulate
+from ckpttool.trainers.mindformers.simulate.choice import UNKNOWN_FIELD
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
 
@@ -38,9 +40,12 @@ if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
-_ADAPTER = "mindformers_adapter_config.json"
 _HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
 _RANDOM = "it trains from step 1 with random weights, with at most a warning"
+_UNKNOWN_FIELD_MEND = (
+    "use the MindFormers that wrote it, choose another save with --checkpoint, or remove the field if no MindFormers "
+    "wrote it"
+)
 _SETTINGS = MindFormersSettings(load_ckpt_format="safetensors", use_legacy_format=False)
 
 
@@ -99,7 +104,8 @@ def _refuse_config(config: PyNativeConfig) -> None:
     """
     view = View(config.settings)
     for _rule, problem in problems(view, STOPS):
-        if problem.severity is not Severity.NOTE:
+        trains_nothing = problem.key == "training.steps" and view.count(problem.key) < 1  # that ends with exit code 0
+        if problem.severity is not Severity.NOTE and not trains_nothing:
             raise _SettingError(problem.key, problem.message)
     if config.world_size is not None:
         for finding in other_devices(config, config.world_size):
@@ -133,7 +139,7 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
 def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
     """Judge a path outside the tree; a relative one starts from the folder from which `save_path` is the tree."""
     starts_here = os.path.isabs(path) or inside(root, config.save_path or "/") == ""
-    full_path = os.path.join((not os.path.isabs(path) and started_in(root, config.save_path)) or "", path)
+    full_path = _from_its_folder(root, path, config)
     if not os.path.exists(full_path):
         if not starts_here:
             return JudgedStart(simulation=None, why=f"`{LOAD_PATH}: {path}` is relative, and does not exist from here")
@@ -151,6 +157,11 @@ def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
     return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
 
 
+def _from_its_folder(root: str, path: str, config: PyNativeConfig) -> str:
+    """Return a path of the config from the folder from which its `save_path` is the tree."""
+    return os.path.join((not os.path.isabs(path) and started_in(root, config.save_path or "/")) or "", path)
+
+
 def _from_tree(start: OwnStart, config: PyNativeConfig, relative: str) -> JudgedStart:
     root = start.storage.root.rstrip("/")
     if relative and start.storage.kind(relative) is not Kind.FOLDER:
@@ -160,7 +171,6 @@ def _from_tree(start: OwnStart, config: PyNativeConfig, relative: str) -> Judged
     if not names:
         because = f"`{LOAD_PATH}: {config.load_path}` is empty: {_RANDOM}"
         return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
-    _check_adapter(config, names)
     if TRACKER not in names and (model := _hugging_face(names)) is not None:
         if not config.no_load_optim:
             raise StopsError(f"{model} makes it a Hugging Face model, from which it does not resume")
@@ -168,10 +178,15 @@ def _from_tree(start: OwnStart, config: PyNativeConfig, relative: str) -> Judged
         return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
     chosen = pick(start, folder, None)
     if chosen.outcome is Outcome.STOPS:
-        return JudgedStart(simulation=chosen)
+        mend = _UNKNOWN_FIELD_MEND if UNKNOWN_FIELD in chosen.because else None
+        return JudgedStart(simulation=chosen, mend=mend)
     named = None if chosen.would_resume is None else start.inventory.named(chosen.would_resume)
     if named is None:
         return JudgedStart(simulation=chosen)
+    record = record_in(folder, names, named.name)
+    if record is not None and not _has_known_base(start.inventory.root, config, folder, record):
+        why = f"the adapter's base model cannot be compared with `base_load_path: {config.base_load_path}` from here"
+        return JudgedStart(simulation=None, why=why)
     return _loaded(start, config, named, chosen)
 
 
@@ -179,12 +194,23 @@ def _hugging_face(names: set[str]) -> str | None:
     return next((name for name in sorted(names) if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
 
 
-def _check_adapter(config: PyNativeConfig, names: set[str]) -> None:
-    if _ADAPTER in names and not config.base_load_path:
+def _has_known_base(root: str, config: PyNativeConfig, folder: Storage, record: str) -> bool:
+    """Return whether the base model of an adapter is known to be the config's.
+
+    Raises:
+        StopsError: It has another one, or none.
+    """
+    key = "checkpoint.base_load_path"
+    if not config.base_load_path:
+        raise _SettingError(key, f"{record} makes the saves adapters, which need `{key}`: a ValueError")
+    is_other = differs(folder, record, _from_its_folder(root, config.base_load_path, config))
+    if is_other:
         raise _SettingError(
-            "checkpoint.base_load_path",
-            f"{_ADAPTER} makes the saves adapters, which need `checkpoint.base_load_path`: a ValueError",
+            key,
+            f"`{key}: {config.base_load_path}` is not the base model of the adapter: the fingerprint of its records "
+            "and of the sizes and times of its files differs, a ValueError",
         )
+    return is_other is not None
 
 
 def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: Simulation) -> JudgedStart:
@@ -196,11 +222,7 @@ def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: S
     view, scalars = View(config.settings), save.scalars
     names = {shard.path.rpartition("/")[2] for shard in save.shards}
     if config.no_load_optim:
-        because = f"`{NO_LOAD_OPTIM}: True` loads only the weights of {save.name}: it starts at step 1 and sample 0"
-        if _overwrites(start, config):
-            because += ", and overwrites the saves of this tree from the first one on"
-        line = view.line(NO_LOAD_OPTIM)
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because), line=line)
+        return _only_weights(start, config, save, chosen)
     if not any("opt-" in name for name in names):
         raise StopsError(f"{save.name} has no optimizer file (*opt-*.safetensors)")
     world = config.world_size or 1
@@ -208,7 +230,7 @@ def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: S
         raise _SettingError(LOAD_BALANCED, f"`{LOAD_BALANCED}: True` on one rank: a RuntimeError")
     damage = _damage(start, save)
     if damage is not None:
-        return JudgedStart(simulation=replace(chosen, outcome=Outcome.STOPS, because=f"{chosen.because}; {damage}"))
+        return _damaged(chosen, damage)
     lacks, line = _lacking(save), None
     if config.load_balanced:
         lacks, line = f"`{LOAD_BALANCED}: True` leaves every moment of Adam at zero", view.line(LOAD_BALANCED)
@@ -226,14 +248,35 @@ def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: S
     return JudgedStart(simulation=simulation, lacks=lacks, line=line)
 
 
+def _only_weights(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: Simulation) -> JudgedStart:
+    if (damage := _damage(start, save, weights_only=True)) is not None:
+        return _damaged(chosen, damage)
+    because = f"`{NO_LOAD_OPTIM}: True` loads only the weights of {save.name}: it starts at step 1 and sample 0"
+    if not any(shard.role is ShardRole.MODEL for shard in save.shards):
+        because = f"{save.name} has no model file, and `{NO_LOAD_OPTIM}: True`: {_RANDOM}"
+    if _overwrites(start, config):
+        because += ", and overwrites the saves of this tree from the first one on"
+    line = View(config.settings).line(NO_LOAD_OPTIM)
+    return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because), line=line)
+
+
 def _overwrites(start: OwnStart, config: PyNativeConfig) -> bool:
     return config.enable_save and inside(start.inventory.root, config.save_path or ".") == ""
 
 
-def _damage(start: OwnStart, save: Checkpoint) -> str | None:
+def _damaged(chosen: Simulation, damage: str) -> JudgedStart:
+    return JudgedStart(simulation=replace(chosen, outcome=Outcome.STOPS, because=f"{chosen.because}; {damage}"))
+
+
+def _damage(start: OwnStart, save: Checkpoint, *, weights_only: bool = False) -> str | None:
     """Return the damage at which a load of a save stops; None if nothing is known against it."""
+    unread: set[str | None] = set()
+    if weights_only and save.expected is not None:  # without metadata.json it reads every file's header
+        unread = {shard.path for shard in save.shards if shard.role is ShardRole.OPTIMIZER}
     for finding in blocking(start.checked(save).findings):
-        if finding.code not in _NOT_NOTICED and not _is_spare_copy(start, save, finding.path):
+        if finding.code in _NOT_NOTICED or finding.path in unread:
+            continue
+        if not _is_spare_copy(start, save, finding.path):
             return f"{finding.path or save.name}: {finding.message}"
     return None
 
@@ -254,7 +297,7 @@ def _lacking(save: Checkpoint) -> str | None:
     """Return the part of a save without a file, if the load does not notice: without metadata it reads what exists."""
     roles = {shard.role for shard in save.shards}
     if ShardRole.MODEL not in roles:
-        return f"{save.name} has no model file: the weights stay random under the step and the optimizer of the save"
+        return f"{save.name} has no model file: it loads Adam's first moments as the weights"
     if ShardRole.OPTIMIZER not in roles:
         return f"{save.name} has no optimizer file, which the trainer does not notice: the optimizer starts at zero"
     return None

@@ -40,6 +40,8 @@ _SECOND_NS = 1_000_000_000
 _SHOWN = 3  # ranks that a sentence names
 _NEVER_OLDER = "and it never falls back to an older iteration"
 _NUMBER = re.compile(r"iteration_(\d+)")
+UNKNOWN_FIELD = "it does not know the field"
+"""Begin of the reason if common.json has a field that this version does not read."""
 
 
 def choose(view: MindFormersView, series: str) -> Pick:
@@ -355,7 +357,7 @@ def _of_iterations(view: MindFormersView, quirks: frozenset[Quirk], fields: froz
         raise StopsError(f"the common.json of {where} is not in the form that it expects")
     for field in folder.common.fields:
         if field not in fields:
-            raise StopsError(f"it does not know the field {field} in common.json, written by a newer MindFormers")
+            raise StopsError(f"{UNKNOWN_FIELD} {field} in common.json, written by a newer MindFormers")
     return Pick(name=folder.name or view.path.rpartition("/")[2], because=because)
 
 

@@ -28,7 +28,6 @@ TREES = {
     "one_rank_async_finished": [(10, 80), (20, 160), (30, 240), (40, 320)],
     "one_rank_27_steps_of_8_to_16": [(9, 72), (27, 216), (18, 296)],
     "one_rank_ramp_up": [(5, 20), (10, 48), (15, 100), (20, 180)],
-    "two_ranks_copies": [(5, 40), (10, 80)],
     "two_ranks_redundancy_removed": [(5, 40), (10, 80)],
 }
 """Steps and samples of the saves, in the order in which they were made."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -86,7 +88,7 @@ CASES: dict[str, tuple[Callable[[Path], object], dict[str, object], Outcome, str
     "no tracker": (gone(TRACKER), {}, STOPS, None, "no *.safetensors"),
     "a cut model": (cut(MODEL), {}, STOPS, NEWEST, "ends"),
     "a cut optimizer": (cut(OPTIMIZER), {}, STOPS, NEWEST, "ends"),
-    "no model": (gone(MODEL), {}, LOADS, NEWEST, "weights stay random"),
+    "no model": (gone(MODEL), {}, LOADS, NEWEST, "first moments as the weights"),
     "no optimizer": (gone(OPTIMIZER), {}, STOPS, None, "no optimizer file"),
     "no common.json": (gone(f"{NEWEST}/common.json"), {}, STOPS, None, "no common.json"),
     "another step inside": (common(global_step=20), {}, LOADS, NEWEST, "begins after step 20 and 240 samples"),
@@ -105,6 +107,9 @@ CASES: dict[str, tuple[Callable[[Path], object], dict[str, object], Outcome, str
         None,
         "step 1 and sample 0",
     ),
+    "only weights, and a cut model": (cut(MODEL), {"no_load_optim": True}, STOPS, NEWEST, "ends"),
+    "only weights, and no model": (gone(MODEL), {"no_load_optim": True}, SCRATCH, None, "no model file"),
+    "no steps": (untouched, {"steps": 0}, STOPS, NEWEST, "trains nothing, exits with 0"),
     "balanced on one rank": (untouched, {"load_balanced": True}, STOPS, None, "RuntimeError"),
     "no interval": (untouched, {"save_interleaved_steps": 0}, STOPS, None, "ZeroDivisionError"),
     "no folder to save in": (untouched, {"save_path": '""'}, STOPS, None, "save_path"),
@@ -165,9 +170,34 @@ def test_hugging_face_weights_are_no_resume(tree: Path) -> None:
 
 
 def test_an_adapter_needs_its_base(tree: Path) -> None:
-    (tree / "mindformers_adapter_config.json").write_text("{}")
+    (tree / ADAPTER).write_text("{}")
     found, _, because = outcome(changed(load_path=ROOT))
     assert (found, "base_load_path" in because) == (STOPS, True)
+    shutil.copytree(tree / NEWEST, tree.parent.parent / "base")
+    assert outcome(changed(load_path=ROOT, save_path=BASE))[0] is LOADS  # it records no base, so none is compared
+
+
+ADAPTER = "mindformers_adapter_config.json"
+BASE = '"./output/checkpoint"\n  base_load_path: "./base"'
+
+
+@pytest.mark.parametrize("place", [ADAPTER, f"{NEWEST}/{ADAPTER}"])
+def test_an_adapter_needs_the_base_that_it_was_trained_on(tree: Path, place: str) -> None:
+    base = tree.parent.parent / "base"
+    shutil.copytree(tree / NEWEST, base)
+    content = (base / "common.json").read_bytes()
+    digest = hashlib.sha256(b"common.json" + content)
+    for name in sorted(file.name for file in base.glob("*.safetensors")):
+        found = (base / name).stat()
+        digest.update(f"{name}{found.st_size}{found.st_mtime_ns}".encode())
+    (tree / place).write_text(json.dumps({"base_fingerprint": digest.hexdigest()}))
+    assert outcome(changed(load_path=ROOT, save_path=BASE))[0] is LOADS
+    os.utime(next(base.glob("*.safetensors")), (0, 0))
+    found_outcome, _, because = outcome(changed(load_path=ROOT, save_path=BASE))
+    assert (found_outcome, "not the base model of the adapter" in because) == (STOPS, True)
+    shutil.rmtree(base)
+    start = judged(changed(load_path=ROOT, save_path=BASE))
+    assert (start.is_known, "cannot be compared" in start.reason) == (False, True)
 
 
 class TestOnTwoRanks:
