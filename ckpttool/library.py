@@ -419,12 +419,12 @@ def resolve(
         dp: Data-parallel size of the next run.
         max_lost_steps: Exit with 10 if more steps must be redone.
         max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
-            suspect.
+        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
+            --health-timeline.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
@@ -700,12 +700,12 @@ def launch(
         dp: Data-parallel size of the next run.
         max_lost_steps: Exit with 10 if more steps must be redone.
         max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
-            suspect.
+        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
+            --health-timeline.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
@@ -818,12 +818,12 @@ def preflight(
         dp: Data-parallel size of the next run.
         max_lost_steps: Exit with 10 if more steps must be redone.
         max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
-            suspect.
+        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
+            --health-timeline.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
@@ -980,12 +980,12 @@ def report(
         dp: Data-parallel size of the next run.
         max_lost_steps: Exit with 10 if more steps must be redone.
         max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
-            suspect.
+        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
+            --health-timeline.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
@@ -1328,7 +1328,7 @@ def replay(
         asd_config: features: value of NPU_ASD_CONFIG; see ckpttool asd.
         margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        tree: Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.
+        tree: Mark the checkpoints of DIR saved in a spike or after a strike. Also: --health-timeline.
         health_timeline: The same as `tree`.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
         every: For --around-spike: assume a checkpoint every N steps.
@@ -1474,7 +1474,7 @@ def replay_nan(
 
     Args:
         folder: A capture, a folder of captures, or the output folder of a training run. Or `NanQuestion`.
-        entry: Your function that builds the model, from your own path.
+        entry: Your function that builds the model; its module must be importable.
         rank: Only this rank; repeatable. [default: all]
         device: cpu or cuda:N. [default: as captured]
         exact: Require every gradient to be equal bit for bit.
@@ -1554,14 +1554,14 @@ def fp8_plan(
         switch_step: Step at which the candidate starts FP8, if not at its start.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
         framework: Training framework: te, megatron, torchtitan, torchao.
-        output: Folder for the plan: new, or that of a plan.
+        output: Folder for the plan: a new folder, or one with an earlier plan.
         framework_version: Version of the framework.
         te_version: Version of Transformer Engine; some rules depend on it.
         recipe: Recipe of the candidate, if its log does not print it.
-        round: The next round, based on the logs so far.
+        round: Plan round N, based on the logs so far.
         checkpoint_step: Start from the checkpoint of this step, without checking it.
         horizon: Steps per experiment. Default: as many as the gap needs.
-        stats: Statistics of debug features: worst layers first; repeatable.
+        stats: Log with statistics of debug features: plan the worst layers first; repeatable.
         devices: Also show the cost in device-hours.
 
     Raises:

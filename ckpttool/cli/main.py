@@ -49,7 +49,7 @@ MORE = {
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
     "log": Place("health.commands_log", "Replay a policy over a training log, or find thresholds for it."),
     "guard": Place("guard.commands", "Show what happened in a guarded training, and replay a NaN step."),
-    "fp8": Place("fp8.commands", "Check whether FP8 hurts a training, why, and what fixes it."),
+    "fp8": Place("fp8.commands", "Check whether FP8 hurts a training run, why, and what fixes it."),
     "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
     "explain": Place("cli.explain", "Explain a finding, a verdict or an exit code."),
     "guide": Place("core.commands.guide", "Show a page of the manual, without a network."),

@@ -1157,7 +1157,7 @@ class Code(metaclass=Rows):
         "unsafe-pickle",
         weights=(NOTE, UNSAFE),
         group="Shards",
-        headline="Loading this file would run code, or may",
+        headline="Loading this file runs code, or may run code",
         meaning=(
             "A pickle names functions, and torch.load calls them unless weights_only is set. Unsafe: it names "
             "something that runs programs or code, or hides its names; no tensor needs that. A note: it names "

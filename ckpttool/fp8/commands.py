@@ -45,7 +45,7 @@ app = command_group("fp8")
     }
 )
 def fp8() -> None:
-    """Check whether FP8 hurts a training, why, and what fixes it.
+    """Check whether FP8 hurts a training run, why, and what fixes it.
 
     Example: ckpttool fp8 probe output/checkpoint
     """
@@ -243,7 +243,11 @@ class PlanOptions:
     framework: Annotated[str, _option(metavar="NAME", help=f"Training framework: {', '.join(framework_names())}.")]
     output: Annotated[
         str,
-        typer.Option(metavar="OUT", help="Folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
+        typer.Option(
+            metavar="OUT",
+            help="Folder for the plan: a new folder, or one with an earlier plan.",
+            rich_help_panel="Launch",
+        ),
     ]
     framework_version: Annotated[
         str | None, _option("--framework-version", metavar="V", help="Version of the framework.")
@@ -252,7 +256,7 @@ class PlanOptions:
     recipe: Annotated[
         Recipe | None, _option(metavar="R", help="Recipe of the candidate, if its log does not print it.")
     ] = None
-    round: Annotated[int, _option("--round", min=1, metavar="N", help="The next round, based on the logs so far.")] = 1
+    round: Annotated[int, _option("--round", min=1, metavar="N", help="Plan round N, based on the logs so far.")] = 1
     checkpoint_step: Annotated[
         int | None,
         _option(
@@ -270,7 +274,11 @@ class PlanOptions:
     ] = None
     debug_logs: Annotated[
         list[str] | None,
-        typer.Option("--stats", metavar="LOG", help="Statistics of debug features: worst layers first; repeatable."),
+        typer.Option(
+            "--stats",
+            metavar="LOG",
+            help="Log with statistics of debug features: plan the worst layers first; repeatable.",
+        ),
     ] = None
     devices: Annotated[
         int | None,

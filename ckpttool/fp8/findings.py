@@ -319,7 +319,7 @@ class Fp8Code(metaclass=Rows):
         "fp8-emulate-drops-recipe",
         weights=(SUSPECT,),
         group="Rules about FP8",
-        headline="The emulation and the recipe exclude each other",
+        headline="The emulation and the recipe cannot be used together",
         meaning="With `emulate`, torchtitan ignores either the emulation or the recipe, depending on its version.",
         evidence=(
             "From the code of torchtitan v0.2.2, which uses the recipe, and of 2026-08, which uses torchao's "

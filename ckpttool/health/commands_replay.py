@@ -89,7 +89,7 @@ Timeline = Annotated[
         "--tree",
         "--health-timeline",
         metavar="DIR",
-        help="Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.",
+        help="Mark the checkpoints of DIR saved in a spike or after a strike. Also: --health-timeline.",
         rich_help_panel="Which tree",
     ),
 ]

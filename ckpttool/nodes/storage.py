@@ -471,7 +471,7 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
 
 
 class SharedOut(PassedOn):
-    """A storage that lists only the entries of one process; all processes see the same disk."""
+    """A storage backend that lists only the entries of one process; all processes see the same disk."""
 
     def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
         """Set the complete storage.

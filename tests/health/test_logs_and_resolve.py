@@ -319,7 +319,7 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
         (["--spike-threshold", "3", "--health-threshold", "3"], "--spike-threshold needs --spikes-from"),
         (["--margin", "3"], "--margin needs --spikes-from"),
         (["--margin", "3", "--health-threshold", "3"], "--margin needs --spikes-from"),
-        (["--require-health", "--ignore-health"], "--require-health and --ignore-health exclude each other"),
+        (["--require-health", "--ignore-health"], "--require-health and --ignore-health cannot be used together"),
         (["--new-dataset", "--dataset-changed-at", "0"], "--new-dataset and --dataset-changed-at"),
         (["--around-spike", "soon"], "takes a step or the word last, not 'soon'"),
         (["--health-timeline", "absent.log"], "no log matches 'absent.log'"),

@@ -93,7 +93,7 @@ def test_a_dry_run_can_be_said_and_is_what_happens_without_apply(
     both = ask(*command, "--dry-run", "--apply")
     assert (both.code, both.stderr) == (
         2,
-        "ckpttool: error: --dry-run and --apply exclude each other\n",
+        "ckpttool: error: --dry-run and --apply cannot be used together\n",
     )
     assert sorted(path for path in tmp_path.rglob("*")) == before
 

@@ -215,7 +215,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if values["json"] and "fmt" in values:
             values["fmt"] = Format.JSON if values["fmt"] is None else type(values["fmt"])("json")
         if values.get("apply") and values.get("dry_run"):
-            raise UsageError("--dry-run and --apply exclude each other")
+            raise UsageError("--dry-run and --apply cannot be used together")
         if values["dry_run"] and not has_dry_run:
             raise UsageError(f"{command.__name__} has no dry run; it changes no checkpoint")
         settings = [field.parameter for field in fields if field.parameter.name != "verbose"]

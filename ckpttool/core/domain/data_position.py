@@ -231,7 +231,7 @@ class DataQuestion:
             UsageError: Two do.
         """
         if self.new_dataset and self.dataset_changed_at is not None:
-            raise UsageError("--new-dataset and --dataset-changed-at exclude each other")
+            raise UsageError("--new-dataset and --dataset-changed-at cannot be used together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,7 +220,7 @@ class EvidenceQuestion:
         float | None,
         Option(
             "--health-threshold --threshold",
-            "Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.",
+            "Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.",
             "Evidence",
             metavar="X",
             least=0,
@@ -232,7 +232,7 @@ class EvidenceQuestion:
         tuple[str, ...],
         Option(
             "--spikes-from --health-timeline",
-            "Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as suspect.",
+            "Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also: --health-timeline.",
             "Evidence",
             metavar="LOG",
         ),
@@ -356,7 +356,7 @@ class ResumeQuestion:
             UsageError: Two do.
         """
         if self.require_health and self.ignore_health:
-            raise UsageError("--require-health and --ignore-health exclude each other")
+            raise UsageError("--require-health and --ignore-health cannot be used together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Storages: `open_storage` opens a root of any kind, and all reading goes through it."""
+"""Storage backends: `open_storage` opens a root of any kind, and all reading goes through it."""
 
 from __future__ import annotations
 

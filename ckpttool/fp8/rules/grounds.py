@@ -45,7 +45,7 @@ _WELL = {
 
 
 def nothing_to_learn(comparison: Comparison) -> str | None:
-    """Return why experiments would not help, if they would not."""
+    """Return the reason that experiments would not help; None if they would."""
     if comparison.kind in _WELL:
         return _WELL[comparison.kind]
     if comparison.findings:

@@ -274,7 +274,7 @@ class NanQuestion:
         str,
         Option(
             "--entry",
-            "Your function that builds the model, from your own path.",
+            "Your function that builds the model; its module must be importable.",
             "Replay",
             metavar="MODULE:FUNCTION",
         ),

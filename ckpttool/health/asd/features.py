@@ -164,7 +164,7 @@ class ValueTest:
         return least_noticed(lambda root: self._is_abnormal(root * root, alarm))
 
     def _bounds(self, value: float) -> tuple[float, float]:
-        """Return the alarm bound of a value, and the bound for the mean; in the warm-up both are itself."""
+        """Return the alarm bound of a value, and the bound for the mean; in the warm-up, both are the value."""
         if self.accepted < _WARM_UP or self.mean == 0:
             return value, value
         debiased = self.mean / (1 - _KEEP**self.accepted)

@@ -152,7 +152,7 @@ def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | Non
     if first_lost is not None and first_lost not in trace.skipped:
         yield ONLY_AN_OBSERVATION.format(step=first_lost)
     if trace.unseen:
-        yield f"the log lacks {trace.unseen} of the steps between; which steps there are in a row is unknown"
+        yield f"{trace.unseen} steps are missing from the log; how many steps in a row are affected is unknown"
     if trace.without_norm:
         yield f"{trace.without_norm} steps have no norm; they are treated as if they were not in the log"
     if trace.steps and trace.steps[0] > 1:

@@ -39,7 +39,7 @@ def _model_alone(view: View) -> Iterator[Problem]:
             "save_only_model",
             "`save_only_model: true` saves no optimizer, schedule or random-number state: Trainer resumes from such "
             "a save without a warning, with a re-initialized optimizer and schedule",
-            "write `save_only_model: false` for a training that may have to be resumed",
+            "write `save_only_model: false` for a training run that may have to be resumed",
         )
 
 

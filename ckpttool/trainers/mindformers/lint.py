@@ -397,7 +397,7 @@ def _async_save(view: ConfigView) -> Iterator[Problem]:
             yield note(
                 f"{callback}.async_save",
                 "with `async_save` the last save of a run never reaches meta.json: on its own, MindFormers resumes "
-                "from the save before",
+                "from the previous save",
                 "start the next run with `ckpttool launch`, which uses the shards",
             )
 

@@ -52,7 +52,7 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
         yield note(
             view.at(old if is_old else new, SECTION),
             "the last save of a completed run has only the model: a run that resumes from it stops with a "
-            "CheckpointException, and has to resume from the save before",
+            "CheckpointException, and has to resume from the previous save",
             f"write `{(old if is_old else new).rpartition('.')[2]} = false` if the run may be extended later",
         )
 

@@ -82,7 +82,7 @@ class Neighbours:
         return (*nearest, *farther, *(save for saved in earlier for save in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
-        """Return the first checkpoints of the start after the start of a checkpoint."""
+        """Return the first checkpoints of the run that was started after a checkpoint's run."""
         runs = self._trainings.get(_kind(checkpoint), _Training()).runs
         following = min((number for number in runs if number > checkpoint.run), default=None)
         return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
