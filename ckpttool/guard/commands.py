@@ -126,7 +126,7 @@ def run(
         policy="" if policy is None else policy.value,
         threshold=threshold,
         mode="watch" if watch else "act",
-        features=features or "",
+        features=features,
         patrol=patrol,
     )
     switch.assert_valid()

@@ -59,14 +59,17 @@ class EmbeddingHealth:
         """Return the health of the training at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
-        # Use the last applied update: a dropped update left no trace in the weights.
-        if self._guard is not None:
-            squares = self._guard.embedding.applied
-        else:
-            squares = None if self._applied is None else self._applied.item()
+        squares = self.squares
         if self._threshold is None or squares is None:
             return Health.UNKNOWN
         return Health.HEALTHY if squares < self._threshold else Health.UNHEALTHY  # NaN is not below the threshold
+
+    @property
+    def squares(self) -> float | None:
+        """Sum of squares at the last applied update, as a dropped one left no trace; None: not measured."""
+        if self._guard is not None:
+            return self._guard.embedding.applied
+        return None if self._applied is None else self._applied.item()
 
     def _watch(self, parameter: Tensor, name: str, objects: Objects) -> None:
         if self._guard is not None:

@@ -7,6 +7,7 @@ averaged their gradients, all ranks have the same ones: only before that can the
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,11 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpttool.core.domain.asd import TORCH_NPU
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json, ParseError, as_object
 from ckpttool.guard.agree import Agreement
 from ckpttool.guard.contain import Containment, Part
@@ -55,7 +58,7 @@ class SilentErrors:
         Raises:
             UsageError: With these settings, Ascend's own parser would stop the training.
         """
-        detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
+        detector = _detector(features)
         self._detector = detector if detector is not None and detector.is_on else None
         self._wrong_settings = () if detector is None else detector.findings  # until they are reported
         self._scaling = scaling
@@ -146,6 +149,19 @@ class SilentErrors:
         except ParseError as error:
             message = f"the saved state of feature values cannot be read ({error})"
         self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
+
+
+def _detector(features: FeatureValueDetector | str | None) -> FeatureValueDetector | None:
+    """Return the detector; without settings that of the environment, which Ascend's own detector reads as well."""
+    if isinstance(features, str):
+        return FeatureValueDetector.of(features)
+    variable = TORCH_NPU.variable or ""
+    if features is not None or variable not in os.environ:
+        return features
+    try:
+        return FeatureValueDetector.of(os.environ[variable])
+    except UsageError as error:
+        raise UsageError(f"{variable} in the environment: {error}") from None
 
 
 def _settings(detector: FeatureValueDetector) -> Json:

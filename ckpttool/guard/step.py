@@ -32,6 +32,7 @@ from ckpttool.guard.checks import Checks
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part, one_line
 from ckpttool.guard.features import SilentErrors
 from ckpttool.guard.files.events import EventFile, EventSinks
+from ckpttool.guard.files.words import Words
 from ckpttool.guard.gradients import (
     EmbeddingNorm,
     Losses,
@@ -150,7 +151,7 @@ class Guard:
             scaler: The scaler of the loss, which handles its own overflows. A scaler that is not passed is found at its
                 first update.
             features: The detector for feature values of gradients, or its settings in the form of `NPU_ASD_CONFIG`;
-                None: no check.
+                None: the environment's `NPU_ASD_CONFIG`; an empty text: no check.
             patrol: Interval in steps of the check of matrix products; 0: only after a strike of `features`.
             on_abnormal: The reaction to a wrong product: `warn`, an event, or `stop`, the end of the training.
             replica_every: Number of steps between two comparisons of the weights that DDP keeps equal on all ranks; 0:
@@ -188,7 +189,7 @@ class Guard:
         self._pace = Pace()
         self._updated = Updated(model, self.optimizer)
         self._ranks = Ranks(group, self._updated.device)
-        self._events = EventSinks(sinks, begin=self._begin_file)
+        self._events = EventSinks((Words(lambda: self._ranks.own), *sinks), begin=self._begin_file)
         self._contain = Containment(self.tell)
         self._checks = Checks(model, self._ranks, self._contain, patrol=patrol, replica_every=replica_every)
         self._buffers = Buffers(model)
@@ -214,7 +215,10 @@ class Guard:
 
     @property
     def sinks(self) -> list[Emit]:
-        """Receivers of events besides the file; more can be added. A sink that raises three times is removed."""
+        """Receivers of events besides the file, first the training's log; more can be added.
+
+        A sink that raises three times is removed.
+        """
         return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:

@@ -30,8 +30,8 @@ class Switch:
     """Threshold of the policy."""
     mode: str = "act"
     """`act` or `watch`."""
-    features: str = ""
-    """In the form of `NPU_ASD_CONFIG`; empty: no check of gradients."""
+    features: str | None = None
+    """In the form of `NPU_ASD_CONFIG`; None: that variable; empty: no check of gradients."""
     patrol: int = 0
     """Interval in steps of the check of matrix products; 0: never."""
     on_abnormal: str = "warn"
@@ -105,15 +105,15 @@ class Switch:
             "output": self.output,
             "policy": self._policy() if self.policy else None,
             "mode": self.mode,
-            "features": self.features or None,
+            "features": self.features,
             "patrol": self.patrol,
             "on_abnormal": self.on_abnormal,
         }
 
     def __str__(self) -> str:
         """Return the value of the variable."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self)[1:])
-        parts = [f"{name}={value}" for name, value in values if value not in {"", None, 0, "act", "warn"}]
+        values = ((field, getattr(self, field.name)) for field in fields(self)[1:])
+        parts = [f"{field.name}={value}" for field, value in values if value != field.default]
         return ",".join((self.output, *parts))
 
 

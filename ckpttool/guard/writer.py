@@ -42,6 +42,7 @@ from ckpttool.core.write.files import replace as replace_file
 from ckpttool.core.write.stream import Block, Streamed, stream
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.embedding import EmbeddingHealth
+from ckpttool.guard.files.words import log_embedding
 from ckpttool.guard.objects import Objects
 from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 from ckpttool.guard.tensor_file import block, named
@@ -121,6 +122,7 @@ class CheckpointWriter:
         self._wait()
         began = time.monotonic()
         save = self._collected(step)
+        log_embedding(save.step, self._health.squares)
         if not background:
             self._write(save, began)
             return save.name

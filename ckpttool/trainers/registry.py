@@ -10,6 +10,7 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from ckpttool.core.logs.base import LogFormat
     from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import Phrasing
     from ckpttool.trainers.base import Layout, Trainer
@@ -49,6 +50,10 @@ FIRST = "mindformers"
 """The trainer whose terms documents used before they had every trainer's."""
 
 
+_GUARD_LINES = "ckpttool.trainers.mindformers.logs.text:GuardLines"
+"""The format of a guard's lines, after those of all trainers: they can be in the log of any."""
+
+
 def trainers() -> Iterator[Trainer]:
     """Yield all trainers, most specific first; they are imported one by one."""
     for trainer in TRAINERS:
@@ -85,6 +90,7 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
     from ckpttool.core.logs.reading import LogReader
 
     formats = [format_ for trainer in trainers() for format_ in trainer.log_formats]
+    formats.append(cast("LogFormat", referred(_GUARD_LINES)))
     places = [trainer.log_places for trainer in trainers() if trainer.log_places is not None]
     return LogReader(formats, places, columns=columns, curves=curves)
 

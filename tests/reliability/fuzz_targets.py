@@ -208,7 +208,15 @@ TOKENS: dict[str, Sequence[bytes]] = {
     **dict.fromkeys(("journal", "manifest", "ledger", "log-json-lines"), (*_JSON, b"%80", b"%25", b"../")),
     **dict.fromkeys(("config", "launch-config", "yaml-spelling"), _YAML),
     "any-log": (*_LOG, b"\x1f\x8b", b'"log_history"', b"Epoch:[", b"iteration "),
-    "log-mindformers": (*_LOG, b"Epoch:[", b"is_skip: [True]", b"global_norm: [", b", stop training", b"[True]"),
+    "log-mindformers": (
+        *_LOG,
+        b"Epoch:[",
+        b"is_skip: [True]",
+        b"global_norm: [",
+        b", stop training",
+        b"[True]",
+        b" of step 7",
+    ),
     "log-megatron": (*_LOG, b"iteration 5/ 9 |", b"grad norm:", b"consumed samples: inf |"),
     "log-csv": (*_LOG, b",", b'"', b"step,", b"global_norm"),
     "log-tensorboard": (
@@ -222,7 +230,14 @@ TOKENS: dict[str, Sequence[bytes]] = {
         b"\x08\x13",
         b"\x08\x0e",
     ),
-    "asd-events": (*_LOG, b"[Rank None]", b"[Rank 3]", b"strikes and out on rank: ", b"param name "),
+    "asd-events": (
+        *_LOG,
+        b"[Rank None]",
+        b"[Rank 3]",
+        b"strikes and out on rank: ",
+        b"param name ",
+        b" (global step 7)",
+    ),
     **dict.fromkeys(
         ("log-guard-events", "guard-report"),
         (*_JSON, b'"kind": "', b'"step": ', b"nan", b'"ckpttool/events/1"', b'"dropped": true', b'"rank": '),

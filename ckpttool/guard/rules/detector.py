@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ckpttool.core.domain.asd import TORCH_NPU, AsdDialect
-from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import LocalTime
@@ -19,6 +19,7 @@ from ckpttool.health.model.asd import FeatureValue
 from ckpttool.health.model.events import EventKind, HealthEvent
 
 _LONG_AGO = LocalTime(0.0)
+_LONGEST_SHOWN = 500
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,8 +59,7 @@ class FeatureValueDetector:
         findings = check.findings
         words = {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
         if settings.strip() and not check.config.enable and "enable:false" not in words:
-            message = f"nothing is detected: {settings[:80]!r} does not enable it; add enable:true"
-            findings += (suspect(Code.CONFIG_DISAGREES, message),)
+            findings = (_nothing_detected(settings, findings, dialect),)
         return FeatureValueDetector(
             watch=FeaturePolicy(config=check.config, dialect=dialect).begin(), findings=findings
         )
@@ -96,8 +96,16 @@ class FeatureValueDetector:
         events = [_encoded_event(event, step) for event in by_clock]
         for value in values:
             noticed = self.watch.take(replace(value, time=self.last))
-            events += [_encoded_event(event, step, name=value.name) for event in noticed]
+            for event in noticed:
+                events.append(_encoded_event(event, step, name=value.name))
+                if event.kind is EventKind.SDC_EVENT:
+                    events[-1].values.update(self._history(value))
         return tuple(events)
+
+    def _history(self, value: FeatureValue) -> dict[str, EventValue]:
+        """Return the values that an abnormal one was compared with: it entered neither the mean nor the count."""
+        history = self.watch.histories[value.rank, value.name]
+        return {"previous": history.replaced, "average": history.mean, "normal_count": history.accepted}
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
         """Start the checksum if any rank needs it; return the resulting events here.
@@ -138,6 +146,13 @@ class FeatureValueDetector:
         }
         self.last = LocalTime(as_number(record.get("last")))
         self.checking = False
+
+
+def _nothing_detected(settings: str, findings: tuple[Finding, ...], dialect: AsdDialect) -> Finding:
+    """Return one finding for all problems; its last word is the setting, as `ckpttool asd check` reads it."""
+    problems = "; ".join(finding.message for finding in findings if finding.severity is not Severity.NOTE)
+    message = f"nothing is detected, add enable:true{f' ({problems})' if problems else ''}"
+    return suspect(Code.CONFIG_DISAGREES, f"{message}: {dialect.variable}={settings[:_LONGEST_SHOWN]}")
 
 
 def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:

@@ -142,12 +142,14 @@ class ValueTest:
     """Moving mean, started at 0 and not debiased."""
     accepted: int = 0
     previous: float = 0.0
+    replaced: float = 0.0
+    """The value before `previous`, for the line about an abnormal value; no rule needs it, so it is not saved."""
 
     def abnormal(self, value: float) -> bool:
         """Add one value and return whether it is abnormal."""
         alarm, accept = self._bounds(value)
         abnormal = self._is_abnormal(value, alarm)
-        self.previous = value
+        self.replaced, self.previous = self.previous, value
         if not abnormal and value != 0 and value <= accept:
             self.accepted += 1
             self.mean = self.mean * _KEEP + value * (1 - _KEEP)

@@ -23,6 +23,13 @@ _SPIKE = (
     r"param name (?P<name>.*?), abnormal value (?P<value>\S+), previous value \S+, history avg \S+, "
     r"(?:bp time|step) (?P<backward>\d+), normal count \d+"
 )
+_AT = r"\(global step (?P<step>\d+)\)"
+"""In a guard's lines: other detectors do not know the step."""
+_STEP = rf"(?:.*?{_AT})?"
+_SINCE = (
+    rf"(?:.*?{_AT} \d+ abnormal values since (?P<since>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) "
+    r"\(global step (?P<steps>\d+)\))?"
+)
 _STAMP = r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
 _RANK = r"\[Rank (?P<rank>\d+|None)\]"
 _HEAD_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[- ](\d\d:\d\d:\d\d)")
@@ -31,17 +38,25 @@ _HEAD_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[- ](\d\d:\d\d:\d\d)")
 _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
     (needle, kind, re.compile(pattern))
     for needle, kind, pattern in (
-        # torch_npu
+        # torch_npu, and a guard
         (
             b"A grad-norm spike may happen",
             AsdKind.EVENT,
-            rf"\[Event\]\[{_STAMP}\] {_RANK}: A grad-norm spike.*?{_SPIKE}",
+            rf"\[Event\]\[{_STAMP}\] {_RANK}: A grad-norm spike.*?{_SPIKE}{_STEP}",
         ),
         # "checksum is on" contains the sentence of a strike: to search for that alone counts twice.
-        (b"checksum is on", AsdKind.CHECKSUM_ON, r"\[Info\] Rank (?P<rank>\d+): .*checksum is on"),
-        (b"checksum is off", AsdKind.CHECKSUM_OFF, r"\[Info\] Rank (?P<rank>\d+): checksum is off"),
-        (b"detects abnormal results!", AsdKind.STRIKE, rf"\[Warning\]\[{_STAMP}\] {_RANK}: feature detection"),
-        (b"Matmul checksum is abnormal", AsdKind.CHECKSUM_ABNORMAL, rf"\[Warning\]{_RANK}: The result of Matmul"),
+        (b"checksum is on", AsdKind.CHECKSUM_ON, rf"\[Info\] Rank (?P<rank>\d+): .*checksum is on{_STEP}"),
+        (b"checksum is off", AsdKind.CHECKSUM_OFF, rf"\[Info\] Rank (?P<rank>\d+): checksum is off{_STEP}"),
+        (
+            b"detects abnormal results!",
+            AsdKind.STRIKE,
+            rf"\[Warning\]\[{_STAMP}\] {_RANK}: feature detection{_SINCE}",
+        ),
+        (
+            b"Matmul checksum is abnormal",
+            AsdKind.CHECKSUM_ABNORMAL,
+            rf"\[Warning\]{_RANK}: The result of Matmul{_STEP}",
+        ),
         # MindSpore
         (
             b"Silent detect strike detected",
@@ -225,6 +240,7 @@ def _event(
         value=_float(groups.get("value")),
         backward=backward,
         step=None if step is None else Step(step),
+        group_since=local_time_of(groups.get("since")),
         group_since_step=min(map(Step, _ints(groups.get("steps") or "")), default=None),
         source=source.name,
         line=number,

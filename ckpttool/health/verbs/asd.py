@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import UsageError
@@ -12,14 +14,16 @@ from ckpttool.trainers.registry import trainers
 
 
 def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
-    """Show how the real parser reads a configuration of feature detection; `NAME=` before it names the variable.
+    """Show how the real parser reads a configuration of feature detection.
+
+    A line of a log that ends with `NAME=` and the configuration is a configuration, too.
 
     Raises:
         UsageError: There is no such dialect, or it has no such string.
     """
     dialect_known = _with_variable(dialect)
-    prefix = f"{dialect_known.variable}="
-    return _answer(text.removeprefix(prefix), check_asd_config(text.removeprefix(prefix), dialect_known))
+    setting = re.split(rf"(?:^|\s){dialect_known.variable}=", text)[-1]
+    return _answer(setting, check_asd_config(setting, dialect_known))
 
 
 def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:

@@ -42,16 +42,23 @@ _STEP_OF = attrgetter("step")
 # These search whole blocks, so no match may cross a line end.
 _SKIP = re.compile(
     rb"opt_global_step:[ \t]*\d{1,18},[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
-    rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)"
+    rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)(?:\] of step (\d{1,18}))?"
 )
 _ROW = re.compile(
     rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) of step (\d{1,18}) has been (\d{1,18}) consecutive times "
-    rb"greater than threshold:?[ \t]*[\d.eE+-]+(, stop training)?"
+    rb"(?:greater than threshold:?[ \t]*[\d.eE+-]+|dropped without a threshold)(, stop training)?"
+)
+_APPLIED = re.compile(
+    rb"The global norm[ \t]+(\[[^\]\n]*\]|\S+) of step (\d{1,18}) "
+    rb"(?:is still greater or equal than threshold|would be dropped without a threshold)"
 )
 _NORM_STOP = re.compile(
     rb"Current global norm[ \t]+(\[[^\]\n]*\]|\S+) is greater equal than threshold [\d.eE+-]+, stop training"
 )
-_EMBEDDING = re.compile(rb"embedding_local_norm: (?:(\d+\.\d+)\s|[ \t]*(\[[^\]\n]*\]|\S+))")
+_EMBEDDING = re.compile(
+    rb"embedding_local_norm: (?:(\d+\.\d+)\s(?!of step)|[ \t]*(\[[^\]\n]*\]|\S+)(?: of step (\d{1,18}))?)"
+)
+_GUARD = re.compile(rb"(?:is_skip: \[ True\]|embedding_local_norm: \S{1,30}|The global norm \[\S{1,30}\]) of step \d")
 _NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
 
 
@@ -97,6 +104,19 @@ class MindFormers:
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield each step with the values in the lines up to the next step."""
         return _Reader(source).read()
+
+
+class GuardLines(MindFormers):
+    """Any other log with the lines of a guard, which are those of the monitor with their steps.
+
+    Only dropped updates and saves have lines, so all other steps are unknown.
+    """
+
+    name = "guard-lines"
+
+    def recognise(self, head: bytes) -> bool:
+        """Recognize the log by a line that no trainer writes."""
+        return b" of step " in head and _GUARD.search(head) is not None
 
 
 class _Reader:
@@ -305,23 +325,41 @@ class _Reader:
         self._settle_skip()
         if match[1] not in {b"True", b"False"}:
             return [self._problem(block, match.start(), "is_skip is neither True nor False")]
-        self._skip = match[1] == b"True"
-        return []
+        if not match[2]:
+            self._skip = match[1] == b"True"
+            return []
+        metrics, items = self._row_at(block, match, Step(int(match[2])))
+        _fill_skip(metrics, skipped=match[1] == b"True")
+        return items
 
     def row_line(self, block: Block, match: _Match) -> list[LogItem]:
         """Parse `of step N has been K consecutive times`: the only line with its global step."""
         step = Step(int(match[2]))
         norm, items = self._norm(block, match)
         self._skip = None
-        metrics = self._pending
-        if metrics is None or metrics.step != step:  # a step that the trainer did not print
-            time = self._time(block.data, match.start())
-            metrics = StepMetrics(step=step, global_norm=norm, time=time)
-            items += self._open(metrics, block, match.start())
+        metrics, opened = self._row_at(block, match, step, norm)
+        items += opened
         _fill_skip(metrics, skipped=True)
         if match[4]:
             items.append(self._note(NoteKind.COUNT_STOP, block, match.start(), step, value=norm, count=int(match[3])))
         return items
+
+    def applied_line(self, block: Block, match: _Match) -> list[LogItem]:
+        """Parse the line of an update that was applied although its norm is high."""
+        norm, items = self._norm(block, match)
+        return items + self._row_at(block, match, Step(int(match[2])), norm)[1]
+
+    def _row_at(
+        self, block: Block, match: _Match, step: Step, norm: float | None = None
+    ) -> tuple[StepMetrics, list[LogItem]]:
+        """Return the open step if a line names it, else open the named one: the trainer did not print it."""
+        metrics = self._pending
+        if metrics is not None and metrics.step == step:
+            if metrics.global_norm is None:
+                _SETTERS["global_norm"](metrics, norm)
+            return metrics, []
+        metrics = StepMetrics(step=step, global_norm=norm, time=self._time(block.data, match.start()))
+        return metrics, self._open(metrics, block, match.start())
 
     def norm_stop_line(self, block: Block, match: _Match) -> list[LogItem]:
         norm, items = self._norm(block, match)
@@ -333,15 +371,18 @@ class _Reader:
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Add the norm to the open step. A second one belongs to an unprinted step: that step is unknown."""
+        """Add the norm to its step, or to the open one; a second one belongs to an unprinted step, which is unknown."""
+        items: list[LogItem] = []
+        if match[3]:
+            items = self._row_at(block, match, Step(int(match[3])))[1]
         if self._pending is None or self._pending.embedding_local_norm is not None:
-            return ()
+            return items
         if match[1]:  # the usual form: every step has such a line
             _fill_embedding_norm(self._pending, float(match[1]))
-            return ()
-        norm, items = self._norm(block, match, 2)
+            return items
+        norm, problems = self._norm(block, match, 2)
         _fill_embedding_norm(self._pending, norm)
-        return items
+        return [*items, *problems]
 
     def _norm(self, block: Block, match: _Match, group: int = 1) -> tuple[float | None, list[LogItem]]:
         try:
@@ -391,6 +432,7 @@ _THRESHOLD_LINES = (
     (_SKIP, _Reader.skip_line),
     (_ROW, _Reader.row_line),
     (_NORM_STOP, _Reader.norm_stop_line),
+    (_APPLIED, _Reader.applied_line),
 )
 
 
