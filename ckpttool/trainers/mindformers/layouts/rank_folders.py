@@ -128,7 +128,7 @@ def _shapes_of(
 
 
 def _is_cut_the_same(shape: str) -> bool:
-    """Return whether `shape_of` and `replace` give the same result for any rank: one rank mark per name."""
+    """Return whether `shape_of` and `replace` agree for any rank: one mark per name, before `_` or `-`."""
     for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)
         if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
