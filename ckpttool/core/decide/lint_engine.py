@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from ckpttool.core.domain.finding import Finding, Row, Severity, brief
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.settings import Nested, Setting, Settings, Value, dotted
+from ckpttool.core.domain.settings import Nested, SafeFix, Setting, Settings, Value, dotted
 
 _V = TypeVar("_V", bound="View")
 
@@ -145,6 +145,15 @@ def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, p
             )
         )
         for rule, problem in rule_problems
+    )
+
+
+def safe_fixes(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]]) -> tuple[SafeFix, ...]:
+    """Return the fixes of mistakes with one right value, in the given order, without values from an alias."""
+    return tuple(
+        SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)
+        for rule, problem in rule_problems
+        if problem.fix is not None and (setting := view.setting(problem.key)) is not None and setting.line is not None
     )
 
 

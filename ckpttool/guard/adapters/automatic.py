@@ -62,7 +62,7 @@ class Automatic:
     def _optimizer_of(self, module: nn.Module) -> Optimizer | None:
         parameters = {id(parameter) for parameter in module.parameters()}
         for optimizer in list(self._waiting):
-            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            updated = _updated_by(optimizer)
             if optimizer in GUARDED:
                 self._waiting.discard(optimizer)
             elif updated and updated <= parameters:
@@ -72,7 +72,7 @@ class Automatic:
     def _guard(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._waiting.discard(optimizer)
         name = f"{type(optimizer).__name__} of {type(model).__name__}"
-        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        updated = _updated_by(optimizer)
         if any(updated & {*map(id, guard.model.parameters())} for guard in self._guards):
             report(f"{name} is not guarded: another optimizer of the same model is")
             return
@@ -126,6 +126,11 @@ class Automatic:
         """Return the guard whose parameters are clipped, before its decision; None if they have no guard."""
         with_gradients = {id(parameter) for parameter in parameters if parameter.grad is not None}
         return next((guard for guard in self._guards if guard.may_clip(with_gradients)), None)
+
+
+def _updated_by(optimizer: Optimizer) -> set[int]:
+    """Return the identities of an optimizer's parameters."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def install(switch: Switch) -> Automatic:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, findings, note, problems, suspect
+from ckpttool.core.decide.lint_engine import safe_fixes as fixes
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import Nested, SafeFix, Settings, Value
@@ -697,11 +698,7 @@ def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
     """Return the fixes of mistakes with one right value, in the order of the file, without values from an alias."""
     view = ConfigView(settings)
-    return tuple(
-        SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)
-        for rule, problem in _problems(view, (*WHEN_READ, *BEFORE_A_START))
-        if problem.fix is not None and (setting := view.setting(problem.key)) is not None and setting.line is not None
-    )
+    return fixes(view, _problems(view, (*WHEN_READ, *BEFORE_A_START)))
 
 
 def _problems(view: ConfigView, rules: Iterable[Rule[ConfigView]]) -> Iterator[tuple[Rule[ConfigView], Problem]]:

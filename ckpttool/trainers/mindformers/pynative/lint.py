@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, findings, note, problems, suspect
+from ckpttool.core.decide.lint_engine import safe_fixes as fixes
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.settings import Nested, SafeFix, dotted
 from ckpttool.trainers.findings import TrainersCode
@@ -355,8 +356,4 @@ def lint(settings: Settings, rules: Iterable[Rule[View]]) -> tuple[Finding, ...]
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
     """Return the fixes of mistakes with one right value, without values from an alias."""
     view = View(settings)
-    return tuple(
-        SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)
-        for rule, problem in problems(view, (*WHEN_READ, *BEFORE_A_START))
-        if problem.fix is not None and (setting := view.setting(problem.key)) is not None and setting.line is not None
-    )
+    return fixes(view, problems(view, (*WHEN_READ, *BEFORE_A_START)))

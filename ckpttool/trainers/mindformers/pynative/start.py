@@ -28,7 +28,7 @@ from ckpttool.trainers.mindformers.pynative.launch import other_devices
 from ckpttool.trainers.mindformers.pynative.lint import STOPS
 from ckpttool.trainers.mindformers.pynative.position import begin_step
 from ckpttool.trainers.mindformers.pynative_load import LOAD_BALANCED, LOAD_PATH, NO_LOAD_OPTIM
-from ckpttool.trainers.mindformers.simulate import simulate
+from ckpttool.trainers.mindformers.simulate import own_result, simulate, stopped_at
 from ckpttool.trainers.mindformers.simulate.choice import UNKNOWN_FIELD
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
@@ -90,9 +90,9 @@ def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> J
         judged = _judged(start, config)
     except _SettingError as stop:
         mend = stop.mend or f"correct `{stop.key}` in {config.path}"
-        judged = JudgedStart(simulation=_stopped(stop), line=View(config.settings).line(stop.key), mend=mend)
+        judged = JudgedStart(simulation=stopped_at(stop), line=View(config.settings).line(stop.key), mend=mend)
     except StopsError as stop:
-        judged = JudgedStart(simulation=_stopped(stop))
+        judged = JudgedStart(simulation=stopped_at(stop))
     return replace(judged, line=judged.line or config.line(LOAD_PATH))
 
 
@@ -122,10 +122,10 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
     if not path:
         weights = f"only the weights of `base_load_path: {config.base_load_path}`" if config.base_load_path else ""
         because = f"`{LOAD_PATH}` is empty: it trains from step 1 with {weights or 'random weights'}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     if is_gone(root, path):
         because = f"`{LOAD_PATH}: {path}` does not exist: {_RANDOM}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     relative = inside(root, path)
     if relative is None:
         if not is_local(root):
@@ -144,17 +144,17 @@ def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
         if not starts_here:
             return JudgedStart(simulation=None, why=f"`{LOAD_PATH}: {path}` is relative, and does not exist from here")
         because = f"`{LOAD_PATH}: {path}` does not exist: {_RANDOM}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     if not os.path.isdir(full_path):
         raise StopsError(f"`{LOAD_PATH}: {path}` is not a folder")
     names = set(os.listdir(full_path))
     if not names:
         because = f"`{LOAD_PATH}: {path}` is empty: {_RANDOM}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     if TRACKER not in names and not any(name.endswith(".safetensors") for name in names):
         raise StopsError(f"`{LOAD_PATH}: {path}` has neither a tracker nor a *.safetensors")
     because = f"`{LOAD_PATH}: {path}` is a different folder from {root}"
-    return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
+    return JudgedStart(simulation=own_result(path, Outcome.UNKNOWN, because))
 
 
 def _from_its_folder(root: str, path: str, config: PyNativeConfig) -> str:
@@ -170,12 +170,12 @@ def _from_tree(start: OwnStart, config: PyNativeConfig, relative: str) -> Judged
     names = {entry.name for entry in folder.entries("")}
     if not names:
         because = f"`{LOAD_PATH}: {config.load_path}` is empty: {_RANDOM}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     if TRACKER not in names and (model := _hugging_face(names)) is not None:
         if not config.no_load_optim:
             raise StopsError(f"{model} makes it a Hugging Face model, from which it does not resume")
         because = f"it loads only the weights of the Hugging Face model in `{LOAD_PATH}`, and starts at step 1"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because))
     chosen = pick(start, folder, None)
     if chosen.outcome is Outcome.STOPS:
         mend = _UNKNOWN_FIELD_MEND if UNKNOWN_FIELD in chosen.because else None
@@ -257,7 +257,7 @@ def _only_weights(start: OwnStart, config: PyNativeConfig, save: Checkpoint, cho
     if _overwrites(start, config):
         because += ", and overwrites the saves of this tree from the first one on"
     line = View(config.settings).line(NO_LOAD_OPTIM)
-    return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because), line=line)
+    return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, because), line=line)
 
 
 def _overwrites(start: OwnStart, config: PyNativeConfig) -> bool:
@@ -301,18 +301,3 @@ def _lacking(save: Checkpoint) -> str | None:
     if ShardRole.OPTIMIZER not in roles:
         return f"{save.name} has no optimizer file, which the trainer does not notice: the optimizer starts at zero"
     return None
-
-
-def _stopped(stop: StopsError) -> Simulation:
-    return _simulation(None, Outcome.STOPS, f"it stops with an error: {stop}")
-
-
-def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
-    return Simulation(
-        trainer="mindformers",
-        title="MindFormers",
-        version=KNOWN_VERSIONS[-1],
-        would_resume=name,
-        outcome=outcome,
-        because=because,
-    )

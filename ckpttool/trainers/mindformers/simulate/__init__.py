@@ -84,3 +84,28 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
         because=pick.because,
         older="mindformers",
     )
+
+
+def stopped_at(stop: StopsError) -> Simulation:
+    """Return the result of a start that stops with an error."""
+    return own_result(None, Outcome.STOPS, f"it stops with an error: {stop}")
+
+
+def own_result(name: str | None, outcome: Outcome, because: str) -> Simulation:
+    """Return the result of a start of the newest known version, judged by its config.
+
+    Args:
+        name: The save that it would load; None: none.
+        outcome: The result.
+        because: The reason.
+    """
+    from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
+
+    return Simulation(
+        trainer="mindformers",
+        title="MindFormers",
+        version=KNOWN_VERSIONS[-1],
+        would_resume=name,
+        outcome=outcome,
+        because=because,
+    )

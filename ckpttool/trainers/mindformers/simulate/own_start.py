@@ -24,7 +24,7 @@ from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.own_names import StopsError, with_rank
-from ckpttool.trainers.mindformers.simulate import simulate, view_of
+from ckpttool.trainers.mindformers.simulate import own_result, simulate, stopped_at, view_of
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, with_trainer_defaults
 
@@ -98,11 +98,11 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     except _HoldsModelError as stop:
         # A launch config that names the same folder also stops there.
         is_alike = inside(start.inventory.root, plan.load.path) == stop.folder
-        judged = JudgedStart(simulation=_stopped(stop), in_the_way=stop.path if is_alike else None)
+        judged = JudgedStart(simulation=stopped_at(stop), in_the_way=stop.path if is_alike else None)
     except _SettingError as stop:
-        judged = JudgedStart(simulation=_stopped(stop), line=view.line(stop.key))
+        judged = JudgedStart(simulation=stopped_at(stop), line=view.line(stop.key))
     except StopsError as stop:
-        judged = JudgedStart(simulation=_stopped(stop))
+        judged = JudgedStart(simulation=stopped_at(stop))
     line = judged.line
     for key in (settings.key, _LOAD, _RESUME):
         line = line or view.line(key)
@@ -185,10 +185,10 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
         if not path:
             if isinstance(settings.resumes, str) and settings.resumes:
                 raise StopsError(f"`{_RESUME}` names a file, but `{settings.key}` names no folder for it")
-            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
+            return JudgedStart(simulation=own_result(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
         if not settings.resumes:
             because = f"{settings.why_not}: from `{settings.key}: {path}` it {_WEIGHTS}"
-            scratch = _simulation(None, Outcome.SCRATCH, because)
+            scratch = own_result(None, Outcome.SCRATCH, because)
             return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
         if is_gone(root, path):
             tilde = ": MindFormers does not expand `~`" if path.startswith("~") else ""
@@ -200,7 +200,7 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
         )
     if relative is None:
         because = f"`{settings.key}: {path}` is a different folder from {root}"
-        return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
+        return JudgedStart(simulation=own_result(path, Outcome.UNKNOWN, because))
     simulation = _from_tree(start, config, settings, relative)
     data, decides = _data(config, plan, simulation)
     return JudgedStart(
@@ -278,31 +278,16 @@ def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Si
         if _kind(start.storage, path) is None:
             raise StopsError(f"`{_RESUME}: {name}` makes rank {rank} look for {path}, which does not exist")
     if save is None:
-        return _simulation(name, Outcome.UNKNOWN, f"`{_RESUME}` names {name}, which does not belong to a known save")
+        return own_result(name, Outcome.UNKNOWN, f"`{_RESUME}` names {name}, which does not belong to a known save")
     return _loaded(start, save, f"`{_RESUME}` names {file}")
 
 
 def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Simulation:
     against = blocking(start.checked(save).findings)
     if not against:
-        return _simulation(save.name, Outcome.LOADS, because)
+        return own_result(save.name, Outcome.LOADS, because)
     first = against[0]
-    return _simulation(save.name, Outcome.STOPS, f"{because}: {first.path or save.name}: {first.message}")
-
-
-def _stopped(stop: StopsError) -> Simulation:
-    return _simulation(None, Outcome.STOPS, f"it stops with an error: {stop}")
-
-
-def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
-    return Simulation(
-        trainer="mindformers",
-        title="MindFormers",
-        version=KNOWN_VERSIONS[-1],
-        would_resume=name,
-        outcome=outcome,
-        because=because,
-    )
+    return own_result(save.name, Outcome.STOPS, f"{because}: {first.path or save.name}: {first.message}")
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
