@@ -272,7 +272,7 @@ def row_of(fault: Fault, tally: Tally, outcome: Outcome) -> None:
 HEAD = (
     (
         "| fault | tried | header alone | with siblings | with replicas (no checksum) | with CRC | with manifest "
-        "| where siblings miss |"
+        "| missed with siblings |"
     ),
     "|---|---|---|---|---|---|---|---|",
 )
@@ -301,12 +301,12 @@ def measured(*, every: int, trees: int) -> Outcome:
     alarms = list(false_alarms(trees))
     outcome.lines += [
         "",
-        "An earlier run's shard is a whole file, with a CRC of its own that is right: only a manifest or replicas know",
-        "that it is not this run's. Without a checksum, every miss lies in tensor data.",
+        "An earlier run's shard is an intact file with a valid CRC: only a manifest or replicas show that it belongs",
+        "to another run. Without a checksum, every missed fault is in tensor data.",
         "",
-        "With replicas: three ranks hold the same tensors, every byte is read, and the broken file is named. Flipped",
-        f"bits are a sample there, of some {MOST_BESIDE_REPLICAS:,} in each row and format. If two ranks hold them,",
-        f"{share(pairs, PAIR)} of these {pairs.tried[PAIR]:,} faults are noticed.",
+        "With replicas: three ranks have the same tensors, every byte is read, and the damaged file is named. Bit",
+        f"flips are sampled there, about {MOST_BESIDE_REPLICAS:,} per row and format. If only two ranks have",
+        f"the tensors, {share(pairs, PAIR)} of these {pairs.tried[PAIR]:,} faults are noticed.",
         "",
         f"False alarms: {len(alarms)} in {trees:,} generated healthy trees and all of `fixtures/`, at each level.",
     ]

@@ -18,16 +18,16 @@ FIGURES = Path(__file__).with_name("figures.json")
 
 PARTS = {
     "kill": "a writer killed at a system call",
-    "errno": "a system call of a writer that fails",
-    "reader-errno": "a system call of a reader that fails",
-    "full-disk": "a disk that is really full, or out of inodes (tmpfs)",
-    "power-cut": "the power goes (images of a mounted ext4)",
-    "model": "any order of saves, crashes, copies, damage, health and prunes, against a plain reference",
+    "errno": "a failing system call of a writer",
+    "reader-errno": "a failing system call of a reader",
+    "full-disk": "a full disk, or one without free inodes (tmpfs)",
+    "power-cut": "a power failure (images of a mounted ext4)",
+    "model": "random sequences of saves, crashes, copies, damage, health and prunes, compared with a simple model",
     "hostile": "hostile files",
     "fuzz": "coverage-guided fuzzing of every parser",
-    "writers": "a storm of writers, some of them killed",
-    "readers": "scan and verify while a training saves and a prune runs",
-    "ranks": "faults planted in a tree of 10,000 ranks",
+    "writers": "many concurrent writers, some of them killed",
+    "readers": "scan and verify during saves and prunes",
+    "ranks": "faults injected into a tree of 10,000 ranks",
 }
 """Every part of the programme, in the page's order."""
 
