@@ -125,7 +125,7 @@ class OwnStart:
     """The tree."""
     inventory: Inventory
     checked: Callable[[Checkpoint], Verdict]
-    """Checks a save's headers and sizes: most trainers pick by names, and find out later."""
+    """Checks a save's headers and sizes. Most trainers choose by name, and notice damage only when they load."""
     config: RunConfig | None
     """Config of the run to resume; None if unknown."""
     world_size: int | None
@@ -163,11 +163,11 @@ class Phrasing(Protocol):
 
     @property
     def own_policy(self) -> str | None:
-        """Name of the policy that is its own rule, with its own defaults; None if it has none."""
+        """Name of the policy that is the trainer's own rule, with its defaults; None if it has no such rule."""
         ...
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Return the settings for the detour around bad data in an advice; None if it has no such settings."""
+        """Return the trainer's settings for a detour around bad data; None if it has no such settings."""
         ...
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
@@ -179,5 +179,5 @@ class Phrasing(Protocol):
         ...
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Format a policy's settings in the trainer's terms, if the policy is its own rule; any other unchanged."""
+        """Format a policy's settings in the trainer's terms if the policy is its own; else return them unchanged."""
         ...

@@ -43,23 +43,23 @@ def referred(reference: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Options of a scan beyond the names."""
+    """Data that a scan collects in addition to the names."""
 
     sizes: bool = False
-    """Also take every shard's stamp: one more call per file."""
+    """Also read every shard's stamp, which takes one more call per file."""
     steps_per_epoch: int | None = None
     """Sink size, or batches in the data set: converts names to steps if no shard shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Also a valid answer: this layout does not support the request."""
+    """A valid answer: this layout does not support the request."""
 
     why: str
-    """The reason, in words that follow the path, or the request, in a sentence: "is one checkpoint, not a tree of
+    """The reason, worded to follow the path or the request in a sentence: "is one checkpoint, not a tree of
     …"."""
     is_of_tree: bool = False
-    """Whether nothing in the tree may ever be moved, not only this save at present."""
+    """Whether no save of the tree may ever be moved, rather than only this one for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class Members:
     """The files that belong to one save only, and may be moved with it."""
 
     paths: tuple[str, ...]
-    """Files, or the one folder that contains them, relative to the root. The first is moved first: once it is gone, the
-    save no longer looks intact."""
+    """Files, or the one folder that contains them, relative to the root. The first is moved first: without it, the save
+    no longer looks intact."""
     records: tuple[str, ...] = ()
-    """The trainer's records of a save besides its shards: their times, too, show that one is in progress."""
+    """The trainer's records of a save besides its shards; their times also show that a save is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +99,9 @@ class LayoutSigns:
     name: str
     """Name for `--layout` and JSON."""
     sign: str
-    """The sign of its folder, for people: `rank_N/`, with a slash for a folder."""
+    """The sign of its folder, for messages: `rank_N/`, with a slash for a folder."""
     gives_way: bool = False
-    """Whether saves of other layouts have the same signs: then a folder claimed by another is not of this layout."""
+    """Whether saves of other layouts have the same signs: a folder that another layout claims then has only that."""
     recognise: Callable[[Listing], bool]
     """Returns whether a folder has this layout, by its names, or by the names in its folders if other layouts use the
     same folder names.
@@ -110,7 +110,7 @@ class LayoutSigns:
     listing may contain only one entry, whose contents then identify the trainer of the save.
 
     Raises:
-        OSError: A folder that would tell cannot be listed.
+        OSError: A folder that would decide cannot be listed.
     """
     part: Callable[[Listing, str, str | None], Part | Refusal | None]
     """Returns the part to which a folder below the root, or a file in it or in the root, belongs if the tree has this
@@ -126,10 +126,10 @@ class LayoutSigns:
         None if no tree of this layout has such a path; a refusal if it has the folder, but not such a file.
 
     Raises:
-        OSError: A folder that would tell cannot be listed.
+        OSError: A folder that would decide cannot be listed.
     """
     reference: str
-    """Place of the layout: `module:name`; empty for the layout of a single file, by which no folder is recognized."""
+    """Reference to the layout, `module:name`; empty for that of a single file, by which no folder is recognized."""
 
     @property
     def layout(self) -> Layout:
@@ -152,12 +152,12 @@ class Layout(Protocol):
 
     @property
     def is_tree(self) -> bool:
-        """Whether its root is a folder of checkpoints; the folder of a single file may belong to anyone."""
+        """Whether its root is a folder of checkpoints; a single file may be in any folder."""
         ...
 
     @property
     def rank_files(self) -> RankFiles:
-        """Place of the ranks' files of a save: whether an absent file is missing, or may be on other machines."""
+        """Where a save's rank files are: whether an absent file is missing, or may be on another machine."""
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -167,8 +167,8 @@ class Layout(Protocol):
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Add to a save its own records that are too large to read for every save of a tree.
 
-        This is called for each save to judge, before a shard is opened. It reports missing files as findings, and sets
-        the minimum lengths of the other files.
+        This is called for each save that is judged, before its shards are opened. It reports missing files as findings,
+        and sets the minimum lengths of the other files.
 
         Raises:
             OSError: The disk did not answer.
@@ -222,7 +222,7 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the contents of the trainer's pointers after a save, by path, except those that cannot name it."""
+        """Return, by path, the contents of the trainer's pointers that name a save; omit those that cannot."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -259,13 +259,13 @@ class Effects:
     position: DataPosition
     """Position at which its data continues."""
     settings: tuple[TrainerSetting, ...]
-    """The settings for that."""
+    """The settings for that position."""
     load: LoadSettings | None = None
-    """The settings that load the save, if the config decides which they are; None: those of the layout."""
+    """The settings that load the save, if they depend on the config; None for those of the layout."""
     next_step: Step | None = None
     """First global step; None for the one after the checkpoint's, because its counter continues."""
     findings: tuple[Finding, ...]
-    """Its mistakes, the save that it loads instead, and contradictions of the config; with the reader's findings."""
+    """Its mistakes, the save that it loads instead, and contradictions in the config, with the reader's findings."""
 
 
 def no_effects(title: str) -> Effects:
@@ -277,19 +277,19 @@ def no_effects(title: str) -> Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """One training framework: a new one is its folder and its lines in the registry.
+    """One training framework. A new one needs a folder, and its lines in the registry.
 
     Each answer is a reference, `module:name`, which is imported on first use; a missing answer is unknown.
     """
 
     name: str
-    """Name in JSON, a config and a plan."""
+    """Name in JSON, configs and plans."""
     title: str
     """Its display name, for sentences."""
     records: str = ""
     """Pattern of the names of the small files that it reads in saves and next to them; empty for no files.
 
-    A machine's part contains the contents of only these files.
+    A machine's part contains the contents of these files only.
     """
     places: tuple[str, ...] = ()
     """Places of its saves below an output folder or a working directory, a training's own first.
@@ -299,7 +299,7 @@ class Trainer:
     layout_names: tuple[str, ...] = ()
     """Its layouts of checkpoints, most specific first."""
     layouts_at: tuple[str, ...] = ()
-    """The `LayoutSigns` of these, in the same order."""
+    """The `LayoutSigns` of these layouts, in the same order."""
     log_formats_at: tuple[str, ...] = ()
     """Formats of its training logs, each a `LogFormat`, most specific first."""
     log_places_at: str | None = None
@@ -327,7 +327,7 @@ class Trainer:
     effects_at: str | None = None
     """A function that returns its effects on a resume, as `effects` does."""
     owned_at: str | None = None
-    """A function that returns the saves that only a running training may remove, as `owned` does."""
+    """A function that returns the saves that only a running trainer may remove, as `owned` does."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
@@ -368,7 +368,7 @@ class Trainer:
         """Return its settings for ckpttool's advice on one training; None if it has no such settings.
 
         Args:
-            inventory: The training's tree; None: unknown.
+            inventory: The tree of the training run; None if unknown.
             formats: Names of the formats of its logs.
         """
         if self.words_for_at is None:
@@ -409,7 +409,7 @@ class Trainer:
         return told(output, config)
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-        """Return the objections to a save at the sizes of the resumed run; all except notes rule it out.
+        """Return the objections to a save at the sizes of the resumed run; any objection except a note rules it out.
 
         Args:
             checkpoint: The save.
@@ -433,11 +433,11 @@ class Trainer:
         return told(resume)
 
     def owned(self, inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
-        """Return the saves that a running training removes itself, and must find, with the reason.
+        """Return the saves that a running trainer removes itself and needs to find, with the reason.
 
         Args:
             inventory: The complete tree.
-            config: Of the run that saves there; None: unknown.
+            config: The config of the run that saves there; None if unknown.
         """
         if self.owned_at is None:
             return {}

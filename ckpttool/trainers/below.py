@@ -1,4 +1,4 @@
-"""Find the trees below a folder with many trainings. No file is opened."""
+"""Find the trees below a folder with many training runs. No file is opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ckpttool.trainers.parts import recognised, trees_around
 LEVELS = 8
 """Depth of the search for a tree below a folder."""
 MOST_FOLDERS = 20_000
-"""Limit of listed folders: larger trees are requested in parts."""
+"""Maximum number of folders to list; larger trees must be searched in parts."""
 
 
 class TreeFolder(NamedTuple):
@@ -76,7 +76,7 @@ def trees_below(
 
 
 def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, is_foreign: bool) -> bool:
-    """Return whether a folder is a part of a found tree, or a save of an unknown trainer."""
+    """Return whether a folder is a part of a tree already found, or a save of an unknown trainer."""
     if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
     return is_foreign and others_saves(listing.alone(folder)) is not None

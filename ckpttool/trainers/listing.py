@@ -18,7 +18,7 @@ from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
-"""Folders or files of one kind: a tree may contain thousands of similar saves."""
+"""Maximum number of folders or files of one kind to open: a tree may contain thousands of similar saves."""
 
 HEAD_BYTES = 1024
 """Bytes of a file: enough for the signatures of all formats, and for the first names in a torch file."""
@@ -27,7 +27,7 @@ RECORD_BYTES = 4 << 20
 """Bytes of a record that identifies the trainer of a tree; a record of some thousand slices has 1 MB."""
 
 _MOST_SORTED = 1000
-"""Names among which those with the highest numbers are searched; of more, a sample over the alphabet."""
+"""Maximum number of names to sort by number; of more names, only an alphabetical sample is sorted."""
 
 _ANY = "(?s:.*)"
 
@@ -47,7 +47,7 @@ def _unread(file: str) -> bytes:
 
 
 def _without_record(file: str) -> bytes | None:
-    """Show no record."""
+    """Return no record."""
     del file
     return None
 
@@ -85,7 +85,7 @@ class Listing:
         """Yield the matching folders with their names, highest numbers first.
 
         Args:
-            pattern: The complete name; by default any but that of our own folder.
+            pattern: The complete name; by default any name except that of ckpttool's own folder.
             most: Number of folders to search; None for all, in the order of their names, if the highest may be empty.
 
         Raises:
@@ -161,7 +161,7 @@ def show_alone(storage: Storage, entry: Entry) -> Listing:
 
 
 def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
-    @cache  # several layouts request the same
+    @cache  # several layouts request the same folder
     def names_in(folder: str) -> frozenset[str]:
         return frozenset(entry.name for entry in storage.entries(folder))
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ckpttool.trainers.located import PartsReader
 
 MOST_NAMED = 5
-"""Trees in one line, if several match."""
+"""Maximum number of trees that a message names, if several match."""
 MOST_LEVELS_UP = 3
-"""Height of the search for a tree above the current folder."""
+"""Number of folders above the current one to search for a tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def locate(
         path: The user's path; None for `./output/checkpoint`, else the tree in or around the current folder. If it
             names parts, the tree is the one that they describe.
         layout: Use only this layout.
-        config: The config of the run to resume: its trainer knows in which of several layouts it saves.
+        config: The config of the run to resume: it shows which of several layouts its trainer uses.
         root: The tree's path, if it differs between the machines of the parts.
 
     Raises:
@@ -116,12 +116,12 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
 
 def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
-    """Return the selected one of several layouts: neither names nor steps show which training continues.
+    """Return the layout selected from several: neither names nor steps show which training run continues.
 
     Args:
         layouts_: The layouts in a folder.
-        where: That folder, for people.
-        config: The config of the run to resume: its trainer knows in which layout it saves.
+        where: That folder, for messages.
+        config: The config of the run to resume: it shows which layout its trainer uses.
 
     Raises:
         UsageError: None is selected.
@@ -177,7 +177,7 @@ def _emptied(folder: str) -> Located | None:
 
 
 def _hint(folder: str) -> str:
-    """Name the trees slightly below a folder that is not a tree: the user may have intended one of them."""
+    """Name the trees a few levels below a folder that is not a tree: the user may have intended one of them."""
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.core.render.shell import quote
@@ -204,7 +204,7 @@ def _is_called_a_save(path: str) -> bool:
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
-    """Yield the trees slightly below a folder, not in hidden folders with snapshots, caches and environments.
+    """Yield the trees a few levels below a folder, but not in hidden folders with snapshots, caches and environments.
 
     Raises:
         IncompleteError: There are more folders than the limit of the search.
@@ -215,7 +215,7 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
 
 
 def _only_one_below(path: str, wish: _Wish) -> Located | None:
-    """Return the only tree slightly below a folder; None if there are others, or may be.
+    """Return the only tree a few levels below a folder; None if there are, or may be, others.
 
     If its trash or its tracker shows that the folder itself had checkpoints, the user may have intended those.
     """
@@ -232,7 +232,7 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree around the working directory: all of it, because no part was requested.
+    """Find the tree around the working directory, and select all of it, because no part was requested.
 
     Its root is an absolute path: a config to which it is copied is not in the tree.
     """
@@ -277,7 +277,7 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
 def _around_file(path: str, wish: _Wish) -> Located:
     folder, name = os.path.split(path)
     folder = folder or "."
-    if wish.layout == LOOSE_FILE_LAYOUT:  # in any folder
+    if wish.layout == LOOSE_FILE_LAYOUT:  # a single file may be in any folder
         return _loose(folder, name)
     around = _around_part(path, folder, name, wish)
     if around is not None:
@@ -293,7 +293,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     """Find the tree that a folder, or a file in it, is a part of, according to a layout.
 
     Args:
-        path: The user's path, for people.
+        path: The user's path, for messages.
         folder: That folder.
         file: The selected file in it; None for the folder itself.
         wish: The selected layout.
@@ -475,7 +475,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
 
 def _selected_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
-    """Return the selected one of several trees below a folder: a training's own, before one derived from it."""
+    """Return the tree selected from several below a folder: an original before one derived from it."""
     own_trees = [
         tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])
     ]
@@ -491,7 +491,7 @@ def _selected_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
 
 
 def _is_of_same(tree: Located, peer: Located) -> bool:
-    """Return whether a trainer derived one tree from the other: such trees have their own layout."""
+    """Return whether a trainer derived one tree from the other; derived trees have their own layout."""
     trainer = trainer_of(tree.layout)
     return peer.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(peer.layout)
 

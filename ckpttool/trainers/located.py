@@ -41,7 +41,7 @@ class Located:
     focus: str | None
     """The name of the shard or save, if the path was one."""
     resolved_from: str | None
-    """The path used instead of the user's, for people; None if they are the same."""
+    """The path used instead of the user's, for messages; None if they are the same."""
     machines: Machines | None = None
     """The other machines with records of the tree; None if it is read from here."""
 

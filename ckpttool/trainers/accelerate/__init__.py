@@ -1,4 +1,4 @@
-"""Hugging Face's Accelerate: its saves, its own choice, and its settings for a load; its scripts are Python.
+"""Hugging Face's Accelerate: its saves, its own choice, and its settings for a load, which are Python code.
 
 Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 FOLDER = "checkpoints"
-"""In the project's folder, for automatically numbered saves."""
+"""Folder for automatically numbered saves, in the project's folder."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"
 RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
 """One file per rank; these and registered objects are written last."""
@@ -25,7 +25,7 @@ LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
 def first_number(name: str) -> int | None:
-    """Return the number by which Accelerate sorts entries; None if it stops with an IndexError."""
+    """Return the number by which Accelerate sorts an entry; None if it stops with an IndexError."""
     match = re.search("[0-9]+", name)
     return None if match is None else int(match[0][:18])
 

@@ -1,7 +1,7 @@
 """Accelerate's layout: `checkpoints/checkpoint_i/` with automatic numbers, else any folder that a script names.
 
-The tree is the folder around `checkpoints/`: Accelerate requires a number in all entries of that folder, so our files
-must be elsewhere.
+The tree is the folder around `checkpoints/`: Accelerate requires a number in all entries of that folder, so ckpttool's
+files must be elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AccelerateLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Compare the index of weights in parts with the parts, and read records of slices that are large."""
+        """Compare the weights' index with their parts, and read large records of slices."""
         return with_own_records(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
 
     def is_unfinished(self, name: str) -> bool:
@@ -50,7 +50,7 @@ class AccelerateLayout(Untracked):
         return Members(paths=(folder_of(checkpoint.name, checkpoint.shards),))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return all files that belong to no rank: each process loads them from the folder, and stops without them."""
+        """Return all files that belong to no rank: each process loads all of them, and stops if one is missing."""
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
         return read_by_all(folder_of(checkpoint.name, checkpoint.shards), checkpoint.shards)
@@ -62,7 +62,7 @@ class AccelerateLayout(Untracked):
         )
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder, and the number of the next save: else a resumed run numbers from 0 again."""
+        """Name the save's folder, and the number of the next save, without which a resumed run restarts at 0."""
         from ckpttool.trainers.accelerate.resumes import load
 
         return load(inventory, checkpoint)

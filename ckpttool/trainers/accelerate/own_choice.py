@@ -25,7 +25,7 @@ _REMEDY = f"move it out of {FOLDER}/, or pass the folder to load_state"
 
 
 def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find entries that it would load or stop at, and saves whose numbers contradict their steps.
+    """Find entries that it would load, or that would stop it, and saves whose numbers contradict their steps.
 
     Args:
         strays: Paths in `checkpoints/` that are not saves.
@@ -54,7 +54,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
 
 
 def choose(start: OwnStart) -> Choice | ChoiceUnknown:
-    """Choose the highest first number in a name, as with automatic naming."""
+    """Choose the name with the highest first number, as automatic naming does."""
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:
@@ -78,7 +78,7 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _is_silent(finding: Finding, folder: str) -> bool:
-    """Return whether it only logs missing random states: one rank's, or all if the folder exists."""
+    """Return whether Accelerate only logs missing random states: one rank's, or all of them if the folder exists."""
     if finding.code is Code.UNCOMMITTED_SAVE:
         return finding.path == folder
     return "/random_states_" in (finding.path or "")

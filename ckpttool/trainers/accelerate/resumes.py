@@ -1,10 +1,10 @@
 """Accelerate's settings to load exactly one save; the position in the data is up to the script.
 
 Source:
-    `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
-    Loaders with states of their own (torchdata 0.11, shuffled), compared with uninterrupted runs: accelerate 1.14 and
-    1.15 continue exactly only within the first epoch. In a later epoch they use the order of the first, and at the end
-    of an epoch nothing is equal.
+    `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them. Runs
+    with stateful loaders (torchdata 0.11, shuffled) were compared with uninterrupted runs: accelerate 1.14 and 1.15
+    continue exactly only within the first epoch. In a later epoch they use the order of the first, and after a save at
+    the end of an epoch nothing matches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""List Accelerate's saves; no record shows that one is finished, or how many ranks there were."""
+"""List Accelerate's saves; no record shows whether one is finished, or how many ranks wrote it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ckpttool.trainers.hf_saves.save_folder import NamePattern, SaveFolder, abse
 from ckpttool.trainers.listing import Listing
 
 _NTH = r"(?:_[0-9]{1,9})?"
-"""Number in the file names of the second and further models, optimizers or schedules."""
+"""Number in the file names of the second and later models, optimizers or schedules."""
 _WEIGHTS = rf"(?:pytorch_)?model{_NTH}(?:-[0-9]{{5}}-of-[0-9]{{5}})?\.(?:safetensors|bin)"
 _REGISTERED = r"custom_checkpoint_[0-9]{1,9}\.pkl"
 _NAMED = file_names(
@@ -41,7 +41,7 @@ _STEPS = ("step", "global_step")
 
 
 class _Scanned(NamedTuple):
-    """A save, with the evidence against its ranks and its files."""
+    """A save, with the facts that are compared with those of other saves."""
 
     checkpoint: Checkpoint
     kinds: frozenset[str]
@@ -157,7 +157,7 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Suspect a save that lacks files of the others: nothing else shows that it should have them."""
+    """Suspect a save that lacks files that the others have; nothing else shows that it should have them."""
     worlds = [scanned.checkpoint.topology.world_size for scanned in scanned_saves]
     most = max((world for world in worlds if world is not None), default=0)
     times = Counter(kind for scanned in scanned_saves for kind in scanned.kinds)
@@ -173,7 +173,7 @@ def _fewer_ranks(scanned: _Scanned, most: int) -> Iterator[Finding]:
     if world is None or world >= most:
         return
     if save.step and scanned.updates == save.step * world:
-        return  # its schedule counted each rank's batches: there were no more
+        return  # its schedule counted each rank's batches, so there were no more ranks
     yield suspect(
         Code.SHARD_MISSING,
         f"rank states of {counted(world, 'rank')}, while other saves here have {most}: if loaded, the states of the "

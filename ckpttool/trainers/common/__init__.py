@@ -27,7 +27,7 @@ LAUNCHERS_VARIABLES = (
     "SLURM_NNODES",
     "WORLD_SIZE",
 )
-"""The launchers' environment variables that are read."""
+"""The environment variables of launchers that ckpttool reads."""
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:

@@ -27,7 +27,7 @@ class LintedConfigs:
     trainer: str
     """Name of the trainer."""
     words: tuple[str, ...]
-    """Words of which every config has one: a file without them is not parsed."""
+    """Words of which every config has at least one: a file without any of them is not parsed."""
     is_own: Callable[[View], bool]
     """Recognizes a config by keys that no other trainer has."""
     rules: tuple[Rule[View], ...]
@@ -39,7 +39,7 @@ class LintedConfigs:
         return any(key.encode() in content for key in self.words)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return the config; None if none of the trainer's own keys is at its place."""
+        """Return the config; None if it has none of the trainer's own keys at their places."""
         del devices
         if not self.may_be_own(file.content):
             return None

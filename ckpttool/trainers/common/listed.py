@@ -134,7 +134,7 @@ def stray(path: str) -> Finding:
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
-    """Return a listed file's stamp; None if it is gone or unreadable since the listing."""
+    """Return a listed file's stamp; None if it was removed or became unreadable after the listing."""
     try:
         return storage.stamp(path)
     except OSError:
@@ -162,7 +162,7 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
 
 
 def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:
-    """Add the times of saves beyond the tracker: they show whether it was written after them.
+    """Add the times of the tracker's save and later ones: they show whether the tracker was written after them.
 
     Args:
         storage: The tree.
@@ -180,7 +180,7 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
-    """Report a dangling link under a shard's name, in the words of the check of every shard.
+    """Report a dangling link under a shard's name, with the same message as the check of every shard.
 
     The shard counts as listed: its target is unknown, not missing.
     """
@@ -194,14 +194,14 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
 def listed_shard(
     storage: Storage, shard: Shard, kind: Kind, findings: list[Finding], *, sizes: bool
 ) -> tuple[Shard, ...]:
-    """Return a save's file as listed; nothing if it is not a file, which is added to the findings.
+    """Return a save's file as listed; if it is not a file, return nothing and add a finding.
 
     Args:
         storage: The tree.
         shard: The facts in its name.
         kind: Whether it is a file, a folder or neither.
         findings: The findings of the save.
-        sizes: Whether to take its stamp, too.
+        sizes: Whether to read its stamp as well.
     """
     if kind not in {Kind.FILE, Kind.LOST}:
         severity = Severity.DAMAGE if kind is Kind.FOLDER else Severity.UNSAFE

@@ -1,6 +1,6 @@
 """One file without a tree, or the weights of a model in a folder, as `save_pretrained` writes them.
 
-They can be checked and sealed, not resumed from.
+They can be checked and sealed, but not resumed from.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the files of a model saved without a training, in the first matching naming; empty for no model."""
+    """Return the files of a model saved without training state, by the first matching naming; else none."""
     files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
     if not any(entry.name in _CONFIGS for entry in files):
         return ()
@@ -71,17 +71,17 @@ def model_weights(listing: Listing) -> tuple[Entry, ...]:
 
 
 def _is_one(listing: Listing) -> bool:
-    """Return whether there is a single name with a checkpoint suffix."""
+    """Return whether exactly one name has a checkpoint suffix."""
     return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
 
 
 def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Return none: its folder may belong to anyone."""
+    """Return none: such a file may be in any folder."""
     return None
 
 
 class LooseFile:
-    """Not among the recognized layouts of a folder: the fallback for a path to a single file."""
+    """The fallback layout for a path to a single file; no folder is recognized by it."""
 
     name = LOOSE_FILE_LAYOUT
     signs = LayoutSigns(
@@ -96,7 +96,7 @@ class LooseFile:
     rank_files = RankFiles.TOGETHER
 
     def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
-        """Take the scalars that such a file may contain, because it may be a shard of any tree.
+        """Store the scalars that such a file may contain, because it may be a shard of any tree.
 
         Args:
             scalars: The scalars that trainers save among the tensors.
@@ -148,7 +148,7 @@ class LooseFile:
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Refuse: it is unknown what the file is a part of."""
+        """Refuse: the save to which the file belongs is unknown."""
         return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -157,7 +157,7 @@ class LooseFile:
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: it is unknown what the file is a part of."""
+        """Refuse: the save to which the file belongs is unknown."""
         return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -213,7 +213,7 @@ class LooseFile:
 
 
 def _whole(name: str) -> str:
-    """Return the name of weights in parts, without the part."""
+    """Return the name of weights in parts, without the number of the part."""
     match = re.fullmatch(_WEIGHTS, name)
     return name if match is None or match["parts"] is None else f"{match['name']}.{match['suffix']}"
 

@@ -12,14 +12,14 @@ from ckpttool.core.storage import is_local
 def inside(root: str, path: str) -> str | None:
     """Return the target of a path in a tree, `rank_0/a.ckpt`, empty for its root; None if it is elsewhere.
 
-    A relative path is relative to the folder in which the training is started, which may differ from ours. If nothing
-    exists there from here, and the end of the tree's own path matches its beginning, it counts as a place in the tree;
-    `started_in` returns the folder for which this is true. A `~` is an ordinary name: trainers that expand it handle
-    that.
+    A relative path is relative to the folder in which the training is started, which may differ from the current one.
+    If nothing exists at the path from here, but its beginning matches the end of the tree's own path, it counts as a
+    place in the tree; `started_in` returns the folder for which this is true. A `~` is an ordinary name: trainers that
+    expand it handle that.
 
     Args:
-        root: The tree, as it was opened.
-        path: As a config has it.
+        root: The path of the tree, as it was opened.
+        path: The path as written in a config.
     """
     if not is_local(root):
         relative = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
@@ -29,18 +29,18 @@ def inside(root: str, path: str) -> str | None:
 
 
 def started_in(root: str, path: str) -> str | None:
-    """Return the only working directory from which a path leads into a tree; None if it does from here, or never.
+    """Return the only working directory from which a path leads into a tree; None if this one does, or none does.
 
     Args:
-        root: The tree, as it was opened.
-        path: As a config has it.
+        root: The path of the tree, as it was opened.
+        path: The path as written in a config.
     """
     place = _place_in(root, path) if is_local(root) else None
     return None if place is None else place[1]
 
 
 def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
-    """Return the target of a path in a tree, and its working directory; no folder if it leads there from here."""
+    """Return the target of a path in a tree, and the required working directory; None if this one leads there."""
     if "\0" in path:  # no file can have such a name
         return None
     full_root = os.path.abspath(root)
@@ -56,11 +56,11 @@ def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
 
 
 def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome, str]:
-    """Return the outcome of a path that names no save of a tree: it stops if nothing is there.
+    """Return the outcome of a path that names no save of a tree: the start stops if the path does not exist.
 
     Args:
-        root: The tree, as it was opened.
-        path: As a config has it.
+        root: The path of the tree, as it was opened.
+        path: The path as written in a config.
         path_text: The setting that names it, for the beginning of a sentence.
     """
     if is_gone(root, path):
@@ -73,7 +73,7 @@ def is_gone(root: str, path: str) -> bool:
     """Return whether a path does not exist, from any working directory; also with an unexpanded `~`."""
     if path.startswith("~"):
         return True
-    if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # parts: the tree is on other machines
+    if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # with parts, the tree is on other machines
         return False
     relative = inside(root, path)
     if relative is None:
@@ -84,7 +84,7 @@ def is_gone(root: str, path: str) -> bool:
 def _readings(full_root: str, path: str) -> Iterator[tuple[str, str | None]]:
     """Yield the possible absolute paths of a path, most likely first, and the working directory if not this one."""
     yield os.path.abspath(path), None
-    # Through a link the tree has another path, and the two are one folder.
+    # Through a link, the tree has a second path to the same folder.
     yield (
         os.path.normpath(os.path.join(full_root, os.path.relpath(os.path.realpath(path), os.path.realpath(full_root)))),
         None,

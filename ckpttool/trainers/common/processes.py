@@ -1,4 +1,4 @@
-"""Number of this process among a launcher's processes, from their environment."""
+"""Number of this process among a launcher's processes, from its environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Row:
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
     node: str = ""
     alone: bool = False
-    """Whether it starts one process on a machine."""
+    """Whether it starts one process per machine."""
     run: tuple[str, ...] = ()
     """Variables whose values are joined by dots."""
     attempt: str = ""
@@ -104,7 +104,7 @@ _TABLE = (
             "--node_rank on each machine, or"
         ),
     ),
-    _Row(  # srun's own tasks; `--mpi=pmi2` adds PMI_RANK, but nothing of those on the same machine
+    _Row(  # srun's own tasks; `--mpi=pmi2` adds PMI_RANK, but no variable for the tasks on the same machine
         launcher="srun",
         needs=("SLURM_STEP_ID", "SLURM_PROCID"),
         index="SLURM_PROCID",
@@ -252,7 +252,7 @@ def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
 
 
 def _not_of_several_kinds(row: _Row, present: _Environment) -> None:
-    """Refuse if another kind of pods also counts from 0: two of them would be the same part."""
+    """Refuse if another kind of pod also counts from 0: two pods would record the same part."""
     if row.launcher != "Volcano":
         return
     kinds = sorted(name for name in present if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")

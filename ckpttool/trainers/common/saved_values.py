@@ -1,4 +1,4 @@
-"""Counters in a torch file of a save, and the effect of a step that differs from its name."""
+"""Counters in a torch file of a save, and the effect of a step that differs from the save's name."""
 
 from __future__ import annotations
 

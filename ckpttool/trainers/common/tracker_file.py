@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LIMIT = 64
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
-"""Folders of one save, by other trainers with a tracker of this name."""
+"""Folders of one save, as named by other trainers with a tracker of this name."""
 
 
 def whose_tracker(names: Collection[str]) -> str:
@@ -66,7 +66,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
     Args:
         storage: The tree.
         folder_of: Returns the trainer's name for the save of a step.
-        content: The alternative to a step, which names a folder of the same name.
+        content: The alternative to a step: the name of a folder.
     """
     from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
@@ -86,7 +86,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
-    """Return the tracker's contents after the save in a folder; by its own name if that contains no step."""
+    """Return the tracker's contents that name the save in a folder: its step, or its name if that contains no step."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}

@@ -47,12 +47,12 @@ class WrittenTogether:
         return None
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the trainer keeps no health file."""
+        """Refuse: the trainer writes no health file."""
         return Refusal(why=f"is for trainers with a health file, and {self.title} has none")
 
 
 class Untracked(WrittenTogether):
-    """The same, without a record that names the last save."""
+    """The same, for a trainer without a record that names the last save."""
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Yield none: a start that names no save follows the saves' names, or its script."""

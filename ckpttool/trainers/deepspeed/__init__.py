@@ -23,7 +23,7 @@ UNIVERSAL_PART = "zero"
 """The folder that makes a tag a universal checkpoint: `ds_to_universal.py` writes a folder for each parameter there."""
 
 DEFAULT_TAG = r"global_step([0-9]{1,18})"
-"""Name of a save if the training gives no tag."""
+"""Name of a save if the training script passes no tag."""
 
 WRITTEN_BESIDE = ("zero_to_fp32.py", "zero_to_torch.py")
 """Scripts that DeepSpeed writes next to its tags."""
@@ -53,7 +53,7 @@ class StatesFile(NamedTuple):
 
 
 def parse(name: str) -> StatesFile | None:
-    """Return the meaning of a file in a tag; None if DeepSpeed writes none of that name."""
+    """Return the meaning of a file in a tag; None if DeepSpeed writes no file of that name."""
     if not name.endswith("_states.pt"):
         return None
     match = re.fullmatch(_OWN, name)
@@ -70,7 +70,7 @@ def parse(name: str) -> StatesFile | None:
 
 
 def model_file(mp: int, dp: int | None = None) -> str:
-    """Return the name of a model slice's file; with a data-parallel rank, its name in ZeRO 3."""
+    """Return the name of a model slice's file; with a data-parallel rank, its name under ZeRO 3."""
     return f"{_replica(dp)}mp_rank_{mp:02}_model_states.pt"
 
 

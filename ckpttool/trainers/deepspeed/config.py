@@ -32,7 +32,7 @@ def _universal(view: View) -> Iterator[Problem]:
 def _replicas(view: View) -> int | None:
     """Divide the samples per step by those per rank, if all of them are set.
 
-    Ranks that share a sequence also share a batch, but each has its part of the optimizer state.
+    Ranks that share a sequence also share a batch, but each has its own part of the optimizer state.
     """
     batch, micro, steps = (
         view.count(key, 0)

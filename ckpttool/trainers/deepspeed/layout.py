@@ -39,11 +39,11 @@ class DeepSpeedTags(WrittenTogether):
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: it writes to the final name directly."""
+        """Return False: DeepSpeed writes directly to the final name."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the tag's folder with its contents; the tag in `latest` stays."""
+        """Return the tag's folder with its contents; the tag in `latest` is not moved."""
         return own_folder(checkpoint, f"`{LATEST}`")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:

@@ -23,7 +23,7 @@ _MOST_RANKS = 1 << 17
 
 
 class Seen(NamedTuple):
-    """The facts shown by the names of a tag's files, if its record lacks them."""
+    """Facts shown by the names of a tag's files, for a record that lacks them."""
 
     weights_by_replica: bool
     """Whether each data-parallel rank has a model file."""
@@ -50,8 +50,8 @@ class TagRecord:
     stages: int
     """Stages of the pipeline."""
     zero_stage: int | None
-    """The state that ZeRO divides: 0 nothing, 1 the optimizer, 2 also gradients, 3 also weights. None if the settings
-    are not in the file: of a config that was passed by its path, the file has only the path."""
+    """The state that ZeRO divides: 0 nothing, 1 the optimizer, 2 also gradients, 3 also weights. None if the file has
+    only the path of the config, and not its settings."""
     global_batch_size: int | None
     """Samples per update; None if the settings do not show it."""
     holds_optimizer: bool

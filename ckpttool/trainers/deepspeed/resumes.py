@@ -57,7 +57,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     mend = f"write `{_STAGE}: {wrote[0]}`"
     if stage not in {0, 1, 2, 3}:
         return ConfigChoice(choice=ChoiceUnknown(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)
-    if stage == 0 and wrote != _WEIGHTS_PARTED:  # the model's file exists; the optimizer is unknown
+    if stage == 0 and wrote != _WEIGHTS_PARTED:  # the model's file exists; the optimizer's files are unknown
         why = f"ZeRO is off, so the optimizer is expected in the model's file, and {made}"
         return ConfigChoice(choice=ChoiceUnknown(why=why), key=_STAGE, mend=mend)
     why = f"`{_STAGE}: {stage}` looks for files with other names: {made}"

@@ -40,7 +40,7 @@ _MOST_PARTS = 4096
 """Maximum number of parts to search for: a name can contain any number."""
 _INDEX_LIMIT = 64 << 20
 _KILLED = r"\.tmp[A-Za-z0-9]{6}"
-"""Temporary name under which safetensors writes before it renames."""
+"""Temporary name under which safetensors writes before it renames the file."""
 
 
 class FileNamed(NamedTuple):
@@ -122,7 +122,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
         storage: The tree.
         folder: The folder of the save.
         named: Returns the meaning of a file.
-        sizes: Whether to take each file's stamp, too.
+        sizes: Whether to read each file's stamp as well.
     """
     from ckpttool.trainers.torch_dcp.store import read_store  # names are enough to identify the trainer of a tree
 

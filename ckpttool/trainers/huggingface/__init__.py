@@ -17,7 +17,7 @@ SAVE = r"checkpoint-[0-9]{1,18}"
 STATE = "trainer_state.json"
 """Written last, and in place."""
 UNFINISHED = "checkpoint-is-incomplete.txt"
-"""In a save that transformers 5 makes on SIGTERM, until it is done."""
+"""Mark in a save that transformers 5 writes on SIGTERM, until the save is complete."""
 MODEL_CONFIG = "config.json"
 ARGUMENTS = "training_args.bin"
 
@@ -26,13 +26,13 @@ RESUME = "resume_from_checkpoint"
 OUTPUT = "output_dir"
 """Key of the output folder."""
 AUTOMATIC = "auto_resume_from_checkpoints"
-"""axolotl's setting that takes the highest number."""
+"""axolotl's setting that selects the highest number."""
 _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"
 """Files of a save that a final export lacks."""
 
 
 def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
-    """Return the saves downloaded or copied under another name, if no save next to them has its own name.
+    """Return the saves downloaded or copied under another name, unless a save next to them has its original name.
 
     Args:
         listing: The names in their folder, or only one of its entries.
@@ -57,10 +57,10 @@ def number_in(name: str) -> int | None:
 
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
-"""Files of a save that no other trainer's folder of such a name has."""
+"""Files of a save that no other trainer's folder with a similar name has."""
 
 _SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""Files also in saves of scripts that use Accelerate; a truncated save may have no more."""
+"""Files that saves of scripts with Accelerate also have; a truncated save may have no others."""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
 """Files of scripts that only use Accelerate: their folders often have such names."""

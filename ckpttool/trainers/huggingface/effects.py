@@ -256,7 +256,7 @@ def _position(run: _Run, *, skips: bool) -> GoesOn:
 
 
 def _of_split(run: _Run) -> GoesOn:
-    """Return the position for the sizes, which versions read from different places."""
+    """Return the position for the sizes, which depend on the version of transformers."""
     was, current = run.was, run.now
     taken = run.at(run.read.new_batch)
     if current == was:

@@ -38,7 +38,7 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
     Args:
         storage: The tree.
         save: Its listing.
-        sizes: Whether to take each file's stamp, too.
+        sizes: Whether to read each file's stamp as well.
     """
     tags = (name for name in save.names if name.startswith(_TAG_BEGINS) and re.fullmatch(_TAG, name))
     if LATEST not in save.names and not any(tags):

@@ -35,7 +35,7 @@ class HfTrainerLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Compare the index of weights in parts with the parts, and read records that are large."""
+        """Compare the weights' index with their parts, and read large records."""
         from ckpttool.trainers.huggingface.scan import with_complete_state, with_model_config
 
         checkpoint = with_model_config(storage, with_complete_state(storage, checkpoint))
@@ -46,7 +46,7 @@ class HfTrainerLayout(Untracked):
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents; the best one stays."""
+        """Return the save's own folder with its contents; the best save is not moved."""
         if checkpoint.is_tracked:
             return Refusal(why="is the one that best_model_checkpoint names")
         if number_in(checkpoint.name) is None:

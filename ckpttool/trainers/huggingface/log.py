@@ -30,7 +30,7 @@ class HfTrainer:
         return is_state or _PRINTED.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the training entries; evaluations have no training loss, and are skipped without curves."""
+        """Yield the training entries; evaluations, which have no training loss, only if curves are requested."""
         start = source.stream.read(STATE_LIMIT)
         if (printed := _PRINTED.search(start)) is not None:
             line = start.count(b"\n", 0, printed.start()) + 1

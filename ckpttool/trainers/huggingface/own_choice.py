@@ -92,7 +92,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
         return save.name, Outcome.LOADS, f"{taken}: {save_finding_text(silent[0], save)}"
     others = [finding for finding in against if finding not in silent]
     if others and all((finding.path or "").endswith(f"/{UNFINISHED}") for finding in others):
-        # Nothing reads that file: a start loads all of it, or stops at the unwritten part.
+        # No loader reads the mark: a start loads the complete save, or stops at an unwritten part.
         return save.name, Outcome.UNKNOWN, f"{taken}: {save_finding_text(others[0], save)}"
     if worst(against) > Severity.UNKNOWN:
         return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(others[0], save)}"
@@ -102,7 +102,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
 
 
 def _is_silent(code: Row, path: str) -> bool:
-    """Return whether it loads without a file: a missing part of the training state restarts."""
+    """Return whether it loads without a file: a missing part of the training state is re-initialised."""
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

@@ -156,7 +156,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
             tail = source.read(size - _END, _END)
     else:
         size = len(before) + len(begins) + len(tail)
-    _, ends, after = tail.partition(_LOG_ENDS)  # JSON text contains no line end, so neither is a part of such text
+    _, ends, after = tail.partition(_LOG_ENDS)  # no JSON string contains a line end, so neither is in a string
     if begins and ends:
         with suppress(ParseError):
             state = _state(before + begins + ends + after, path)
@@ -186,7 +186,7 @@ def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None
 
 
 class Log(NamedTuple):
-    """Place of the log in a state that is too long to read completely in a scan."""
+    """Position of the log in a state that is too long to read completely in a scan."""
 
     storage: Storage
     path: str
@@ -264,7 +264,7 @@ def _parsed(data: bytes, path: str) -> JsonObject:
 
 
 class ArgumentsReader:
-    """Reads `training_args.bin`, which is equal in all saves of a run: equal files are read once."""
+    """Reads `training_args.bin`, which is the same in all saves of a run: identical files are read once."""
 
     def __init__(self, storage: Storage) -> None:
         """Store the tree."""

@@ -65,7 +65,7 @@ _NAMED = file_names(
 
 
 class _Scanned(NamedTuple):
-    """A save, with the evidence against its number of ranks."""
+    """A save, with the facts that are compared with those of other saves."""
 
     checkpoint: Checkpoint
     confirmed: bool
@@ -75,7 +75,7 @@ class _Scanned(NamedTuple):
     losses: dict[int, float]
     """The first losses in its record, by step."""
     logged_to: int | None
-    """The last step to which its log is known; None if no step is known."""
+    """The last step up to which its log is known; None if no step is known."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
     log: Log | None
@@ -293,7 +293,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Return whether a save is weights only, by `save_only_model`: it loads silently, and the optimizer restarts."""
+    """Return whether a save has weights only, by `save_only_model`: it loads silently with a new optimizer."""
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN

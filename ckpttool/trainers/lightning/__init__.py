@@ -30,7 +30,8 @@ def is_save(name: str) -> bool:
 def is_last(name: str) -> bool:
     """Return whether `ckpt_path="last"` may choose it.
 
-    Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern is not matched to the name's end.
+    Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern need not match up to the end of the
+    name.
     """
     return is_save(name) and name.startswith(LAST)
 
@@ -42,7 +43,7 @@ def hpc_number(name: str) -> int | None:
 
 
 def is_bare(name: str) -> bool:
-    """Return whether a name has no number: it comes from neither a counter nor a metric."""
+    """Return whether a name has no number, from neither a counter nor a metric."""
     return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
 
 

@@ -1,8 +1,8 @@
 """The YAML of Lightning's command line: settings that harm a resume.
 
 Source:
-    Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand if a file is
-    for several), `callbacks/model_checkpoint.py`, `_CheckpointConnector._parse_ckpt_path`.
+    Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand if a file
+    serves several), `callbacks/model_checkpoint.py`, `_CheckpointConnector._parse_ckpt_path`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Position of the data after a resume with Lightning: only its loader may know it.
+"""Position of the data after a resume with Lightning, which only the data loader may have saved.
 
 Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and runs of it.
 """
@@ -45,7 +45,7 @@ def effects(resume: Resume) -> Effects:
     except OSError:  # it was read when the save was judged
         record = Record()
     read = consumed(resume.plan, resume.inventory, resume.data)
-    if record.optimizers not in {None, 1}:  # the step counts the updates of each
+    if record.optimizers not in {None, 1}:  # the step counts the updates of each optimizer
         read = replace(read, samples=None, source=None)
     position = _position(record, read)
     findings = (*effect_findings(position, title=TRAINER.title, remedy=_REMEDY), *_complete(resume, record))

@@ -39,7 +39,7 @@ class LightningLayout(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: it writes elsewhere, and then moves or copies to the final name."""
+        """Return False: Lightning writes elsewhere, then moves or copies the file to its final name."""
         return False
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -49,7 +49,7 @@ class LightningLayout(Untracked):
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the file or folder; a refusal if `ckpt_path="last"` would miss it, or a person gave the name."""
+        """Return the file or folder; a refusal if `ckpt_path="last"` would miss it, or a person chose the name."""
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
             return Refusal(why=f"is the target of {last}, from which a start with ckpt_path='last' may resume")

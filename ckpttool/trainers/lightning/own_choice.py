@@ -35,7 +35,7 @@ _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Use the `ckpt_path` of its command line's config.
 
-    Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without it, only Slurm's saves are searched for.
+    Source: `LightningCLI` passes `ckpt_path` to `Trainer.fit`; without it, only Slurm's saves are searched for.
     """
     key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
     path = view.get(key)
@@ -104,7 +104,7 @@ def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
 def _is_above(folder: str, root: str) -> bool:
     """Return whether a tree is in a folder, at any depth."""
     folder, place = os.path.expanduser(folder), os.path.abspath(root)
-    if os.path.normpath(folder) == ".":  # wherever the training is started
+    if os.path.normpath(folder) == ".":  # regardless of the training's working directory
         return True
     while inside(place, folder) != "":
         if place == os.path.dirname(place):
@@ -179,7 +179,7 @@ def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
 
     Args:
         storage: The tree.
-        entries: Of its root.
+        entries: The entries of its root.
     """
     times = {
         entry.name: _modified(storage, entry.name)
@@ -200,7 +200,7 @@ def _modified(storage: Storage, name: str) -> int:
 
 
 def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
-    """Return the save that a file or folder is, under this name or another."""
+    """Return the save to which a file or folder belongs, under this name or another."""
     return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
 
 
@@ -209,7 +209,7 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
 
     Args:
         storage: The tree.
-        entries: Of its root.
+        entries: The entries of its root.
         checkpoints: Its checkpoints, the newest last.
     """
     newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]

@@ -30,11 +30,11 @@ class Record:
     batches: int | None = None
     """Batches that each rank had begun since the training's start."""
     in_epoch: int | None = None
-    """Batches of these in the current epoch."""
+    """The number of these batches in the current epoch."""
     ends_epoch: bool = False
     """Whether the last of them was the last of the epoch."""
     counts_epoch: bool = False
-    """Whether the end of the epoch was counted at the save: it is not within the last step."""
+    """Whether the end of the epoch had been counted at the save, which happens after the last step."""
     optimizers: int | None = None
     """Number of optimizers that count in `step`."""
     has_loader_state: bool = False
@@ -73,7 +73,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     except BrokenPickleError:
         return Record()
     states = value_at(tree, "optimizer_states")
-    # A folder's weights and optimizer states are in its shards; values saved next to weights alone are neither.
+    # A folder's optimizer states are in its shards, so its schedulers decide; a weights-only save has neither.
     scheduler = value_at(tree, "lr_schedulers") if sharded else states
     step, epoch = count_at(tree, "global_step"), count_at(tree, "epoch")
     processed = count_at(tree, *_FIT, "epoch_progress", "current", "processed")
@@ -109,7 +109,7 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
 
 
 def is_torn(storage: Storage, name: str) -> bool:
-    """Return whether a file's end is missing; a folder has its own check."""
+    """Return whether a file's end is missing; folders are checked elsewhere."""
     try:
         with storage.open(name) as source:
             return bool(cut(source, name))

@@ -46,7 +46,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     Args:
         storage: The tree.
-        listing: Of its root.
+        listing: The names in its root.
         options: Options beyond the names.
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
@@ -127,7 +127,7 @@ def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
 
 
 def _is_torn(entry: SaveEntry) -> bool:
-    """Return whether a file cannot be the one to load; a folder has its own check."""
+    """Return whether a file cannot be the one to load; folders are checked elsewhere."""
     return not entry.is_folder and bool(entry.findings)
 
 
@@ -186,7 +186,7 @@ def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
 
 
 def _commit(entry: SaveEntry) -> CommitState:
-    """Return the state from the records of a folder; a file, which may be truncated at its final name, has none."""
+    """Return the state from the records of a folder; a file, which may be truncated under its final name, has none."""
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
     if not entry.is_folder:

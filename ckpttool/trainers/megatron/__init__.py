@@ -26,7 +26,7 @@ RELEASE = "release"
 METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
 MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 NON_PERSISTENT = "non_persistent"
-"""The folder of saves between the saves, which the trainer removes on its own."""
+"""The folder of saves in between, which the trainer removes itself."""
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
 BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
@@ -50,7 +50,7 @@ class SaveKind(str, Enum):
 
 
 def kind_of(names: frozenset[str]) -> SaveKind:
-    """Determine it as the trainer does; without `metadata.json` next to `common.pt` it was not finished."""
+    """Determine the format as the trainer does; `common.pt` without `metadata.json` means an unfinished save."""
     if METADATA_JSON in names or COMMON in names:
         return SaveKind.DISTRIBUTED
     if any(re.fullmatch(RANK_FOLDER, name) for name in names):

@@ -17,12 +17,12 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.megatron import INTEGRITY
 
 _LIMIT = 64 << 20
-"""Bytes; a file takes some 90."""
+"""Bytes; each file takes about 90."""
 _DIGEST = r"[0-9a-f]{64}"
 
 
 def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the digests in its folder; a torn record neither verifies nor damages anything."""
+    """Return a save with the digests in its folder; a torn record is ignored."""
     path = f"{checkpoint.name}/{INTEGRITY}"
     try:
         digests, findings = _digests(storage.small_file(path, limit=_LIMIT), path)

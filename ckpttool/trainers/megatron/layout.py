@@ -1,4 +1,4 @@
-"""Megatron-LM's layout: `iter_0000100/`, with slices that any ranks can load or a folder for each part of the model."""
+"""Megatron-LM's layout: `iter_0000100/`, with slices for any number of ranks, or a folder per part of the model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MegatronIterations(WrittenTogether):
         return name == ".metadata.tmp"
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents; the save in the tracker stays."""
+        """Return the save's own folder with its contents; the save in the tracker is not moved."""
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -88,7 +88,7 @@ class MegatronIterations(WrittenTogether):
         return iter((tracker_pointer(storage, iteration_folder, content=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the tracker as it is after this save."""
+        """Return the contents of a tracker that names this save."""
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:

@@ -50,7 +50,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
 
 _LOG = "Check the log for the line with the iteration: if loading fails, the training may end with exit code 0."
-"""Up to core 0.16 with --exit-on-missing-checkpoint, too."""
+"""Up to core 0.16, this happens even with --exit-on-missing-checkpoint."""
 
 
 _OF_BRIDGE = f"Megatron-Bridge follows {BRIDGE_TRACKER} if no step is given; the tracker of Megatron-LM has no effect."
@@ -62,7 +62,7 @@ def by_bridge(checkpoint: Checkpoint) -> bool:
 
 
 def mixes_saves(checkpoint: Checkpoint) -> bool:
-    """Return whether parts of a save are read by the tracker and others by `--ckpt-step`."""
+    """Return whether the tracker selects some parts of a save, and `--ckpt-step` others."""
     return any(shard.role is ShardRole.OPTIMIZER for shard in checkpoint.shards)
 
 
@@ -92,7 +92,7 @@ class MegatronWords:
         return None
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return None: it counts on its own."""
+        """Return None: Megatron-LM counts the batches to skip itself."""
         return None
 
     @property
@@ -101,5 +101,5 @@ class MegatronWords:
         return None
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return them unchanged: no known policy is its own."""
+        """Return them unchanged: Megatron-LM has no policy of its own."""
         return settings

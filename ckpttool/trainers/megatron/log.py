@@ -38,7 +38,7 @@ class Megatron:
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each iteration; a truncated line yields its remaining fields, and a problem."""
+        """Yield each iteration; a truncated line yields its intact fields, and a problem."""
         last = Step(0)
         line = _OF_CURVES if source.curves else _ITERATION
         pending: StepMetrics | None = None  # its validation loss may follow

@@ -10,11 +10,11 @@ from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.megatron import ModelPart
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
-"""How a distributed optimizer's state was cut that loads on any tensor and pipeline sizes."""
+"""The format of a distributed optimizer's state that loads at any tensor and pipeline sizes."""
 
 
 _MOST_PARTS = 1 << 17
-"""Parts of a model, more than any training has: one record must not determine the number of files to search for."""
+"""Limit for the parts of a model, above any real one: a record must not set the number of files to search for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class SaveRecord:
     """Whether the optimizer's state is in its own files or slices."""
     saves_optimizer: bool
     sharding: str | None
-    """How the distributed optimizer's state was cut: `dp_reshardable` fits no other tensor or pipeline size."""
+    """The format of the distributed optimizer's state: `dp_reshardable` fits no other tensor or pipeline size."""
 
     @property
     def scalars(self) -> Scalars:
@@ -65,7 +65,7 @@ class SaveRecord:
     def parts(self) -> dict[ModelPart, Rank]:
         """Return the parts of the model with a folder in the legacy layout, with the rank that wrote each part.
 
-        Source: `save_checkpoint` lets the ranks write that are first among those with the same experts; the order of
+        Source: in `save_checkpoint`, the first of the ranks with the same experts writes; the order of
         ranks is `tp-cp-ep-dp-pp`, and `etp-ep-edp-pp` for experts (`megatron/core/parallel_state.py`).
         """
         stage = (self.world_size or 0) // self.pipeline

@@ -73,7 +73,7 @@ class _ToRead(NamedTuple):
     """The records of a save to read in a scan."""
 
     sizes: bool
-    """Whether to take each file's stamp, too."""
+    """Whether to read each file's stamp as well."""
     most: int
     """Bytes of the record of slices up to which it is read; a larger record is read later if needed."""
 
@@ -172,7 +172,7 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
 
 
 def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """Describe a folder without an identifying file: a save begins like this."""
+    """Describe a folder without an identifying file, as a save has at its start."""
     del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name),))
 
@@ -248,7 +248,7 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToR
         expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in roles) if ranks else None,
         commit=CommitState.UNRECORDED,
         findings=tuple(findings),
-        topology=Topology(shared=True),  # a file is of a part of the model, which several ranks may load
+        topology=Topology(shared=True),  # a file belongs to a part of the model, which several ranks may load
         format=FormatName.TORCH_ZIP,
     )
 

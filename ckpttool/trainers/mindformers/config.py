@@ -84,7 +84,7 @@ class TrainConfigs:
         return train_config_of(file.yaml, path=file.path, devices=devices) if _is_own(file.yaml.data) else None
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Go by the switch between the two layouts."""
+        """Use the switch between the two layouts."""
         if isinstance(config, PyNativeConfig):
             return ITERATION_LAYOUT
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
@@ -98,7 +98,7 @@ class TrainConfigs:
         return as_the_file_has_them((*config.findings, *further))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Go by the same rules."""
+        """Apply the same rules."""
         fixes = pynative_lint.safe_fixes if isinstance(config, PyNativeConfig) else safe_fixes
         return fixes(config.settings)
 
@@ -117,9 +117,8 @@ def _is_own(data: Section) -> bool:
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
     """Return a YAML config's settings for resuming, parallelism and data, with all suspicious values.
 
-    Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
-    there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism if `use_parallel` is
-    set.
+    Defaults are those of MindFormers' own template (1.6 and later), so that a short config has the same meaning here:
+    `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism if `use_parallel` is set.
 
     Args:
         document: The config.

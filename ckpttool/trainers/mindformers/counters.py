@@ -1,4 +1,4 @@
-"""The counters that MindFormers computes when it resumes, and their deviations."""
+"""The counters that MindFormers computes when it resumes, and their errors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Case:
         return self.step * self.old_batch // self.new_batch
 
 
-def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
+def mindformers_counters(  # noqa: PLR0913  all values that it uses, as keywords
     *,
     scalars: Scalars,
     new_global_batch_size: int | None,
@@ -169,7 +169,7 @@ def _rounded(case: _Case) -> Iterator[Finding]:
 
 
 def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
-    """Return the batch size nearest to the new one without remaining samples or a floating-point error."""
+    """Return the batch size nearest to the new one that leaves no samples over and causes no floating-point error."""
     samples = case.step * case.old_batch
     batches = exact_batches_near(samples, case.new_batch, sink_size=sink_size)
     for batch in sorted(batches, key=lambda size: abs(size - case.new_batch)):

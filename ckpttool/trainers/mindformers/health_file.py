@@ -40,14 +40,14 @@ def read_health(storage: Storage, path: str) -> HealthBook:
 
     Args:
         storage: Where the file is.
-        path: The file, relative to the storage's root; shown unchanged.
+        path: The file, relative to the storage's root; printed unchanged.
 
     Returns:
         The recorded health; its `path` is None if there is no such file.
 
     Source:
-        MindFormers appends one entry per save before it writes the weights, and never removes an entry. So names may
-        occur twice and files may be gone. `is_health` 0 means healthy, 1 unhealthy.
+        MindFormers appends one entry per save before it writes the weights, and never removes an entry. So a name may
+        occur twice, and its files may no longer exist. `is_health` 0 means healthy, 1 unhealthy.
     """
     try:
         data = storage.small_file(path, limit=HEALTH_FILE_LIMIT)
@@ -85,7 +85,7 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
             continue
         own_entries = [entry for entry in entries if entry.get("ckpt_name") == name]
         for entry in own_entries:
-            # `True == 1`, but MindFormers writes integers, and readers understand nothing else.
+            # `True == 1`, but MindFormers writes integers, and its readers accept nothing else.
             if type(entry.get("is_health")) is not int or entry["is_health"] != mark:
                 entry["is_health"] = mark
                 changed = True

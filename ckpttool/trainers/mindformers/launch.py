@@ -32,8 +32,8 @@ _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
 _STAYS = "MindFormers never removes checkpoints of older runs"
 _JOIN = "True"
-"""The command lasts as long as the training. By default, the launcher returns at once with 0: a script or a CI job
-would then mistake a training that is just starting for one that has succeeded."""
+"""Makes the command last as long as the training. By default, the launcher returns immediately with 0: a script or a
+CI job would then mistake a training run that is just starting for one that has succeeded."""
 _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
@@ -42,12 +42,12 @@ Wanted: TypeAlias = "Callable[[Dict[str, object], ResumePlan], dict[str, Scalar]
 
 
 class MindFormersLaunch:
-    """A config with four settings changed, and msrun."""
+    """A launch by msrun, with four settings of the config changed."""
 
     folder = "MindFormers' own folder, the one with run_mindformer.py"
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        """Return the result of `render_config` for its text."""
+        """Return the result of `render_config` for the text of the config."""
         if isinstance(base, PyNativeConfig):
             return render_config(base.text, plan, wanted=pynative.wanted_settings)
         return render_config(base.text, plan)
@@ -65,7 +65,7 @@ class MindFormersLaunch:
         return tuple(other_devices(base, devices))
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Read them from the callback that saves."""
+        """Read the folder and the number of saves from the callback that saves."""
         if isinstance(base, PyNativeConfig):
             return pynative.next_saves(base, inventory.root)
         return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
@@ -80,12 +80,12 @@ def render_config(base_text: str, plan: ResumePlan, *, wanted: Wanted | None = N
     Args:
         base_text: The complete current file, line ends and byte order mark included.
         plan: The plan of the resume.
-        wanted: Returns the required value of each key; None: those of the static trainer.
+        wanted: Returns the required value of each key; None for those of the static trainer.
 
     Raises:
         UsageError: The config contradicts the plan in a way that only its author can resolve, or contains a key in a
             form that cannot be edited without changing others.
-        CkptToolError: The edit went wrong; the caller must not write anything.
+        CkptToolError: The edit failed; the caller must not write anything.
     """
     before = _load(base_text)
     editor = Editor(base_text)
@@ -123,10 +123,10 @@ def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]
 def launch_commands(job: LaunchJob, *, mode: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return one shell command per node, node 0 first.
 
-    The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so the command would return at once;
-    they are not used. A single device does not use the launcher, which would print a hint and exit with 0, untrained.
-    `data_skip_steps` and `ignore_data_skip` are set in the config because `run_mindformer.py` has no option for them,
-    and its `--options` parses every True as False.
+    The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so the command would return immediately;
+    they are not used. A single device does not use the launcher, which would print a hint and exit with 0 without
+    training. `data_skip_steps` and `ignore_data_skip` are set in the config because `run_mindformer.py` has no option
+    for them, and its `--options` parses every True as False.
 
     Args:
         job: The launch.
@@ -139,7 +139,7 @@ def launch_commands(job: LaunchJob, *, mode: tuple[str, ...] = ()) -> tuple[str,
     _check(job)
     script = job.script or _SCRIPT
     command = ["python", script, "--config", job.config]
-    if os.path.basename(script) == _SCRIPT:  # a script of the user's own has options of its own
+    if os.path.basename(script) == _SCRIPT:  # a user's own script has other options
         command += mode
     total = job.nodes * job.devices_per_node
     if total == 1:
@@ -181,7 +181,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
         "load_ckpt_format": load.load_ckpt_format,
     }
     if not section:
-        # Only the form that the config uses: each version knows one form, and does not stop at the other.
+        # Only the form that the config uses: each version reads one form, and does not stop at the other.
         switches = [switch for switch in LEGACY_SWITCHES if switch in document] or LEGACY_SWITCHES[:1]
         values |= {
             switch: load.use_legacy_format
@@ -260,7 +260,7 @@ def _shown(value: object) -> str:
 def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
     """Return the folder of the next saves, and how many exist before the oldest is deleted.
 
-    The number is the retained saves plus the one being written. The present saves free no space: MindFormers never
+    The number is the retained saves plus the one being written. Existing saves free no space, because MindFormers never
     removes files of an older run. If all saves are retained, there is no such number; a run should have space for at
     least two.
 

@@ -19,8 +19,8 @@ from ckpttool.trainers.mindformers.train_config import TrainConfig
 def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ()) -> tuple[Finding, ...]:
     """Return the contradictions between a base config and the plan, without the config's own findings.
 
-    A contradiction that a launch config corrects is a note, so that its reader knows the changes. One that it must not
-    correct, because the user may intend it, is suspect.
+    A contradiction that a launch config corrects is a note, so that the user knows about the change. One that it must
+    not correct, because the user may intend it, is suspect.
 
     Args:
         config: The base config, before it is rewritten.
@@ -28,7 +28,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
         run: All saves of the same run.
 
     Returns:
-        Findings in the order in which MindFormers would meet them.
+        Findings in the order in which MindFormers would encounter them.
     """
     keys = load_keys(plan.load)
     return (
@@ -124,7 +124,7 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
 
 
 def _two_formats(name: object, fmt: str) -> str:
-    """Describe MindFormers' reading of a file name with the other format's suffix; empty if no such reading exists."""
+    """Describe the file that MindFormers searches for if a name has the other format's suffix; else empty."""
     if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
         return ""
     return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"

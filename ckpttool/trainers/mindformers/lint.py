@@ -1,7 +1,7 @@
 """Mistakes in a training config that MindFormers detects late or never: a table of rules, and its checks.
 
-A new rule is a function, a row of the table and its finding. The rules were read in, and tried on, MindFormers 1.6 to
-2.1.
+A new rule is a function, a row of the table and its finding. The rules come from the code of MindFormers 1.6 to 2.1,
+and were tested with it.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _refused(view: ConfigView) -> Iterator[Problem]:
 
     Source:
         build_trainer and MindFormerRegister.get_instance_from_cfg (1.3.2 to 2.1.0) pass each key but `type` as an
-        argument to the class; `__init__(self, model_name=None)` is what all classes of all these versions have.
+        argument to the class; all classes of all these versions have `__init__(self, model_name=None)`.
     """
     if view.setting(f"trainer.{_OWN_CLASS}") is not None:
         return
@@ -519,7 +519,7 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         if setting is None or setting.value is None or isinstance(setting.value, float):
             continue
         if isinstance(setting.value, str) and setting.spelt is not None and "e" in setting.spelt.lower():
-            continue  # `3e0`: another rule reports, for any key, that YAML reads it as text, and the fix
+            continue  # `3e0`: another rule reports, for any key, that YAML reads it as text, and gives the fix
         is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
         problem = suspect(
             key,

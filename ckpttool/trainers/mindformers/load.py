@@ -25,14 +25,14 @@ class LoadKeys:
 
     load_checkpoint: str
     resume_training: str | bool
-    """An explicit file name in the legacy layout, never True: MindFormers' own choice is not to be trusted.
+    """An explicit file name in the legacy layout, never True: MindFormers' own choice is not reliable.
     True in the newer layout, where `load_checkpoint` already names the iteration's folder."""
     load_ckpt_format: str
     """`ckpt` or `safetensors`."""
     use_legacy_format: bool
 
     def settings(self, first: tuple[Rename, ...] = ()) -> LoadSettings:
-        """Return them in the form common to all trainers."""
+        """Return the keys in the form common to all trainers."""
         return LoadSettings(
             trainer="mindformers",
             path=self.load_checkpoint,
@@ -52,7 +52,7 @@ def _setting(place: str, value: SettingValue, *, is_path: bool = False, is_defau
 
 
 def load_keys(load: LoadSettings) -> LoadKeys:
-    """Convert settings made here back to keys."""
+    """Convert settings from this module back to keys."""
     resume = load.value(_RESUME)
     return LoadKeys(
         load_checkpoint=load.path,
@@ -81,12 +81,12 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
 
 def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
-    """Return whether MindFormers counts the data better than we can, because only it knows the batch size.
+    """Return whether MindFormers counts the data better than ckpttool, because only its run determines the batch size.
 
     Args:
         scalars: The checkpoint's scalars: the basis of MindFormers' scaling, if it finds them there.
-        question: The user's question, completed from the config. If it requests more than a position, MindFormers does
-            not do that on its own.
+        question: The user's question, completed from the config. If it requests more than a position, MindFormers
+        cannot do that on its own.
 
     Source:
         load_resume_context_from_checkpoint: `initial_step = step_num * old / new` if the shard has both numbers, and

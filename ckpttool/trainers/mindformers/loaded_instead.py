@@ -1,7 +1,7 @@
-"""Reasons for which MindFormers would load something other than the plan, or stop: one rule each.
+"""Reasons why MindFormers would load something other than the plan, or stop: one rule each.
 
 A new rule is a function, a line in `RULES`, a code and its explanation. Rules see only names and settings: `verify`
-checks the contents of files. Each case was seen in a start of the real program, or read in its code.
+checks the contents of files. Each case was observed in a start of the real program, or found in its code.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
 
     Source:
         validate_config_with_file_mode (1.6.0 to 2.1.0): "when input checkpoint file is rank dir, Please set
-        use_parallel: True". The file or its rank's folder as `load_checkpoint` fails, too.
+        use_parallel: True". Setting `load_checkpoint` to the file or its rank's folder also fails.
     """
     config = start.config
     if config is None or config.use_parallel is not False:
@@ -313,7 +313,7 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 
 def _length(start: Start) -> Iterator[Finding]:
-    """Report a run that ends at once, or not at the end of its epochs."""
+    """Report a run that ends immediately, or not at the end of its epochs."""
     if start.config is None and not is_moved(start.plan):
         return
     from ckpttool.trainers.mindformers.run_length import length_findings

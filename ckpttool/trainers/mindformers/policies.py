@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NanWord(str, Enum):
-    """The effect of a NaN on the count in a row."""
+    """The effect of a NaN on the count of consecutive steps."""
 
     AS_MINDFORMERS = "as-mindformers"
     STRICT = "strict"
@@ -28,7 +28,7 @@ NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
 
 
 class MindFormersWords:
-    """Settings in its config."""
+    """Advice as settings of MindFormers' config."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Count the batches from the start of the data; never 0, which means 'not set'."""

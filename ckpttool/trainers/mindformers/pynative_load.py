@@ -21,7 +21,7 @@ _FROM_THE_BEGINNING = "without an optimizer the run begins at step 1 and sample 
 
 
 def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = ()) -> LoadSettings:
-    """Return the settings for a save's own folder: a folder without a tracker is loaded itself.
+    """Return the settings for a save's own folder: a folder without a tracker is loaded as a save.
 
     Args:
         path: The folder.
@@ -43,7 +43,7 @@ def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = 
 
 
 def older_saves(chosen: Checkpoint, saves: Iterable[Checkpoint]) -> tuple[str, ...]:
-    """Explain why the save with the greatest number is not the newest: other batches make other steps."""
+    """Explain why the save with the greatest number is not the newest: step numbers depend on the batch size."""
     step, samples = chosen.step, chosen.scalars.samples
     if step is None or samples is None:
         return ()

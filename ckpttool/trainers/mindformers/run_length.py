@@ -35,7 +35,7 @@ class RunLength:
     per_epoch: int
     """Batches per epoch."""
     source: str
-    """Its source, for people."""
+    """Its source, for messages."""
     total: int
     """Batches of all epochs."""
     start: int
@@ -43,7 +43,7 @@ class RunLength:
     over: bool
     """Whether MindFormers considers all epochs complete."""
     planned: int
-    """Steps that it will train, if it is not over."""
+    """Steps that it will train, if it is not complete."""
     left: int
     """Batches after the skipped ones; 0 or less if no batch remains."""
 
@@ -59,7 +59,7 @@ def length_findings(
     """Report a run that ends before or after its epochs, or does not start, or the condition for that.
 
     Args:
-        config: The base config; None: not known.
+        config: The base config; None if unknown.
         plan: The plan of the resume, with the start of its data.
         inventory: The complete tree: labels show the length of an epoch.
         logged: Batches per epoch when the checkpoint was saved, from the training log; None if the log does not contain

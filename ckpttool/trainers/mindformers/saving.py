@@ -1,4 +1,4 @@
-"""The rank layout as our own writer produces it: every name, scalar and record is as in MindFormers."""
+"""The rank layout as ckpttool's writer produces it: all names, scalars and records are as MindFormers writes them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RankSaves:
         )
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Parse them; the step in the epoch is only in the name."""
+        """Parse the scalars; the step in the epoch is only in the name."""
         epoch, step, applied = (scalars.get(name) for name in ("epoch_num", "step_num", "global_step"))
         if epoch is None or step is None or applied is None:
             return None
@@ -129,7 +129,7 @@ class RankSaves:
         return ((f"{self.rank_folder(rank)}/meta.json", content),)
 
     def with_health(self, old: bytes | None, label: SaveLabel, health: Health) -> bytes:
-        """Add an entry by rank 0's name."""
+        """Add an entry with rank 0's file name."""
         return updated_health_json(old, [(self._file(label, Rank(0)), health)])
 
 

@@ -38,7 +38,7 @@ RULES = ScalarRules(
         AgreedScalar(name="epoch_num", code=MindFormersCode.EPOCH_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_step", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_batch_size", code=Code.SCHEMA_DIFFERS, severity=Severity.DAMAGE),
-        # All ranks scale by the same number, but a rank that does not is harmless.
+        # All ranks use the same loss scale, but a rank with another one is harmless.
         AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
     ),
     without="MindFormers would load this one and start at step 0",
@@ -47,7 +47,7 @@ RULES = ScalarRules(
 """The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
-"""Planned number of steps, which the PyNative trainer writes as `step_num`; 0: it wrote none."""
+"""Planned number of steps, which the PyNative trainer writes as `step_num`; 0 if it wrote none."""
 
 FACTS = ShardFacts(scalars=RULES.requested)
 
@@ -67,7 +67,7 @@ class TrainState:
     """Samples per batch over all ranks; files of MindFormers 1.2 lack it."""
     consumed_samples: int | None = None
     by_own_writer: bool = False
-    """Whether ckpttool's writer made the file, which records a health only if it was measured."""
+    """Whether ckpttool's writer made the file, which records health only if it was measured."""
 
     @property
     def scalars(self) -> Scalars:
@@ -99,7 +99,7 @@ def state_in(values: ScalarValues) -> TrainState:
 
 
 def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
-    """Return the meaning of a file's scalars, wherever it is."""
+    """Return the meaning of a file's scalars, regardless of its path."""
     state = state_in(values)
     return state.scalars, state.facts
 

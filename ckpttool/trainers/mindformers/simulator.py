@@ -1,4 +1,4 @@
-"""The own choice of MindFormers: its two trainers choose by the same records, and are configured in other words."""
+"""MindFormers' own choice: its two trainers use the same records, but different settings."""
 
 from __future__ import annotations
 

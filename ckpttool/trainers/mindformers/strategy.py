@@ -21,7 +21,7 @@ STRATEGY_FOLDER = "strategy"
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
-    """Return the evidence from both, the config's first.
+    """Return the evidence from the config, then that from the files.
 
     Args:
         output: The folder with the tree.

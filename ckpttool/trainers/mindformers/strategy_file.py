@@ -31,13 +31,13 @@ from ckpttool.trainers.mindformers.strategy import STRATEGY_FOLDER, strategy_fil
 _T = TypeVar("_T")
 
 MOST_PARAMETERS = 100_000
-"""Parameters of a stage. The largest models have some ten thousand, including optimizer states."""
+"""Parameters of a stage. The largest models have tens of thousands, including optimizer states."""
 
 STRATEGY_LIMIT = 8 << 20
-"""Bytes. A real file has some 60 per parameter and optimizer state."""
+"""Bytes. A real file has about 60 per parameter and optimizer state."""
 
 MOST_ARRANGEMENTS = 64
-"""Different distributions of the tensors of a stage; a model has some ten."""
+"""Different distributions of the tensors of a stage; a model has about ten."""
 
 MOST_LOST = 4
 """Ranks of a stage per existing shard, so that a number in a file cannot cause a long count."""
@@ -56,7 +56,7 @@ class SavedLayout(NamedTuple):
     step: int
     """Distance between ranks that divide one slice, if the optimizer's states are sharded."""
     sharers: int
-    """Ranks that divide one slice; 0: each rank has all of it, -1: all ranks that would have the same slice."""
+    """Ranks that divide one slice; 0 if each rank has all of it, -1 for all ranks that would have the same slice."""
 
     @property
     def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -229,7 +229,7 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
 
 
 def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
-    """Return a layout; None if it has unknown features: an embedding by fields, an unknown grid."""
+    """Return a layout; None if it has unknown features, such as an embedding by fields or an unknown grid."""
     is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
     if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):
         return None
@@ -268,7 +268,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
 
 
 def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
-    """Return whether this many ranks may have saved what this many ranks trained: a few shards may be lost."""
+    """Return whether the saved ranks may belong to a training run on these ranks: a few shards may be lost."""
     world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 

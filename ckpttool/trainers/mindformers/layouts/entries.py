@@ -42,7 +42,7 @@ def parse_slice(key: str, what: str) -> tuple[str, tuple[int, ...]]:
     """Parse a key of `storage_data`: the name of a tensor, and the numbers of its slice.
 
     Raises:
-        ParseError: With the file and the key.
+        ParseError: The message names the file and the key.
     """
     match = re.fullmatch(_SLICE, key)
     if match is None:
@@ -73,7 +73,7 @@ def entries_in(record: JsonObject, what: str) -> Entries:
         what: Its path.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     shapes = _shapes(get_object(record, "state_dict_metadata", where=what), what)
     by_file: dict[str, list[tuple[str, tuple[tuple[int, ...], ...]]]] = defaultdict(list)

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 _MEMORY_A_FILE = 512 << 10
-"""With 8,192 ranks the file has some hundred megabytes, mostly numbers: 20 kB per shard."""
+"""With 8,192 ranks the file has more than a hundred megabytes, mostly numbers: 20 kB per shard."""
 
 _SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
-"""Bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+"""Bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so hundreds of MB for the largest models."""
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
 """Locked while a large file is in memory: many iterations are read at the same time."""
@@ -174,7 +174,7 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive it from another rank's path: data-parallel ranks save the same."""
+        """Derive it from another rank's path: data-parallel ranks save the same data."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
@@ -185,7 +185,7 @@ class MindFormersIteration:
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read them from metadata.json."""
+        """Read the slices from metadata.json."""
         path = f"{checkpoint.name}/metadata.json"
         try:
             return _from_metadata(storage, path, slices_in, files=len(checkpoint.shards))
@@ -197,11 +197,11 @@ class MindFormersIteration:
         return iter((tracker_pointer(storage, iteration_folder),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the tracker as it is after this save."""
+        """Return the contents of a tracker that names this save."""
         return tracker_naming(checkpoint.name, iteration_step(checkpoint.name))
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the mark is in the save itself."""
+        """Refuse: the health is recorded in the save itself."""
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -226,7 +226,7 @@ class MindFormersIteration:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
-    """Add the times of iterations beyond the tracker: they show whether it was written after them."""
+    """Add the times of iterations newer than the tracker's: they show whether it was written after them."""
     if tracked is None:
         return checkpoints
     progress, number = Progress(checkpoints), iteration_step(tracked)
@@ -297,7 +297,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
 def _shards_in(
     storage: Storage, folder: str, entries: Iterable[Entry], findings: list[Finding], *, sizes: bool
 ) -> tuple[tuple[Shard, ...], Counter[int], str]:
-    """Return a folder's shards, the world sizes in their names, and the most common prefix; problems are added."""
+    """Return a folder's shards, the world sizes in their names, and the most common prefix; add its problems."""
     shards: list[Shard] = []
     worlds: Counter[int] = Counter()
     prefixes: Counter[str] = Counter()
@@ -344,7 +344,7 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
 
 
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
-    """Read the tracker, written last and not atomically: an empty or torn one proves nothing about the shards."""
+    """Read the tracker. It is written last, and not atomically: an empty or torn one proves nothing about shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
         message = "no tracker file; the step is taken from the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
@@ -407,7 +407,7 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find saves of the PyNative trainer with weights alone by design (`no_save_optim`): no save has an optimizer.
+    """Find saves of the PyNative trainer that have only weights by design (`no_save_optim`): no save has an optimizer.
 
     An asynchronous save may have its common.json before its optimizer, under a temporary name.
     """
@@ -455,7 +455,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
     """Parse a common.json; fields of other versions are ignored.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     record = parse_object(data, where=what)
     health = _HEALTH.get(get_optional_int(record, "ckpt_status", where=what), Health.UNKNOWN)
@@ -464,7 +464,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
         step_num=get_optional_int(record, "step_num", where=what),
         global_step=get_optional_int(record, "global_step", where=what),
         loss_scale=get_optional_float(record, "loss_scale", where=what),
-        global_batch_size=get_optional_int(record, "global_batch_size", where=what) or None,  # 0: not known
+        global_batch_size=get_optional_int(record, "global_batch_size", where=what) or None,  # 0 means unknown
         consumed_samples=get_optional_int(record, "consumed_samples", where=what),
     )
     return CommonRecord(state=state, health=health)
@@ -488,7 +488,7 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
         most_memory: The result of `metadata_memory`.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     return parse_object(data, where=what, most_memory=most_memory)
 
@@ -497,7 +497,7 @@ def files_in(record: JsonObject, what: str) -> frozenset[str]:
     """Return the names of all files of the checkpoint, according to its metadata.json.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     return frozenset(
         get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
@@ -557,7 +557,7 @@ def slices_in(record: JsonObject, what: str) -> RecordedSlices:
     """Return which slice of each tensor a rank has, according to metadata.json.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     from ckpttool.trainers.mindformers.layouts.entries import parse_slice
 
@@ -573,7 +573,7 @@ def slices_in(record: JsonObject, what: str) -> RecordedSlices:
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
-    """Return an equal mapping, stored once, with its slices counted from 0: thousands of tensors are divided alike."""
+    """Return an equal mapping, stored once, with slices counted from 0: many tensors are divided the same way."""
     numbers: dict[int, int] = {}
     for rank in sorted(slices):
         slices[rank] = numbers.setdefault(slices[rank], len(numbers))
@@ -613,7 +613,7 @@ def _withheld(path: str, error: OSError) -> Finding:
     return unknown(Code.UNREADABLE, message, path=path, remedy=remedy)
 
 
-# Which files must be there --------------------------------------------------------------------------------------------
+# The required files ---------------------------------------------------------------------------------------------------
 
 
 def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:

@@ -1,4 +1,4 @@
-"""Shards in a place, or with a name, that MindFormers does not search."""
+"""Shards in a folder, or with a name, in which MindFormers does not search for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misplaced:
-    """A file that would be a rank's shard elsewhere, or under another name."""
+    """A file that would be a rank's shard in another folder, or under another name."""
 
     path: str
     """Its path."""
@@ -73,7 +73,7 @@ class Misplaced:
 
 
 def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
-    """Return the strays with another rank's name that are not shards, and so not evidence of that rank.
+    """Return the strays with another rank's name that are not shards, and therefore not evidence of that rank.
 
     A truncated file that begins like a shard counts as one. A file that cannot be read may be one.
     """

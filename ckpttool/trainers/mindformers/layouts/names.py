@@ -47,7 +47,7 @@ SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 
 WRITTEN = ("common.json", "metadata.json")
-"""Files next to the shards in every save of the newer layout. The tracker is not one: we write that ourselves."""
+"""Files next to the shards in every save of the newer layout. Excludes the tracker, which ckpttool writes itself."""
 
 
 class FileKind(Enum):
@@ -70,7 +70,7 @@ class FileKind(Enum):
 
 
 class FileName(NamedTuple):
-    """A parsed shape. The fields below `kind` are set for checkpoints, and except for the format for their `.tmp`."""
+    """A parsed shape. The fields after `kind` are set for checkpoints, and all but the format also for their `.tmp`."""
 
     kind: FileKind
     prefix: str = ""
@@ -80,8 +80,8 @@ class FileName(NamedTuple):
 
 
 # At most 18 digits: no training has larger step numbers, and int() of a million digits takes seconds. The companion
-# files that macOS writes when it copies files to a foreign disk begin with `._`: they are not shards. A pattern is
-# compiled at the first name that needs it: many trees have no such names, and strays are rare.
+# files that macOS writes when it copies files to a disk with another file system begin with `._`: they are not shards.
+# A pattern is compiled at the first name that needs it: many trees have no such names, and strays are rare.
 _CHECKPOINT = (
     rf"(?s:(?P<prefix>(?!\._).+))_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<tail>_breakpoint)?\.(?P<suffix>ckpt|safetensors)"
@@ -230,7 +230,7 @@ def _is_rank(listing: Listing) -> bool:
 def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
     """Map a rank's folder to all ranks, and one of its shards to the save on all ranks.
 
-    A training that changed from the newer layout leaves its tracker behind.
+    A training run that switched from the newer layout leaves its tracker behind.
     """
     if not folder:
         return WHOLE_TREE if file == TRACKER else None

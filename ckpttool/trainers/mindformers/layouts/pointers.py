@@ -40,10 +40,10 @@ class MetaRecord:
 
 
 def parse_meta(data: bytes, *, where: str) -> MetaRecord:
-    """Parse a meta.json strictly: a torn one, `{"last_step": true}` or a duplicate key is invalid.
+    """Parse a meta.json strictly: a torn file, `{"last_step": true}` or a duplicate key is invalid.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     record = parse_object(data, where=where)
     position = EpochStep(
@@ -59,7 +59,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
-    """Return the meta.json of every rank with a shard of a checkpoint, as it is after that save."""
+    """Return the meta.json of every rank with a shard of a checkpoint, as written with that save."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     position = epoch_step(checkpoint)
@@ -89,6 +89,6 @@ def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
 
 
 def meta_bytes(position: EpochStep, file: str) -> bytes:
-    """One line, no newline."""
+    """Encode a meta.json as one line, without a newline."""
     record = {"last_epoch": position.epoch, "last_step": position.step, "last_ckpt_file": file}
     return json.dumps(record, ensure_ascii=True).encode("ascii")

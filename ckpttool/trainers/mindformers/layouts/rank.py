@@ -102,7 +102,7 @@ class MindFormersRank:
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive it from another rank's path: data-parallel ranks save the same."""
+        """Derive it from another rank's path: data-parallel ranks save the same data."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -134,10 +134,10 @@ class MindFormersRank:
         return _path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the folder and the file name: then every rank loads its own file of that name, and chooses nothing."""
+        """Use the folder and the file name: then every rank loads its own file of that name, without a choice."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
-        # Rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it.
+        # Rank 0's file name after the renames; MindFormers puts each rank's own number into it.
         first = checkpoint.shards[0].path
         renamed = {rename.source: rename.target for rename in checkpoint.renames}
         keys = LoadKeys(
@@ -154,7 +154,7 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
     # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
     ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
     path = own_path(f"{prefix}-{name}.{SUFFIX_OF_FORMAT[fmt]}", ".manifest.json", ambiguous=ambiguous)
-    # Our own writer writes no other format, and rejects such prefixes.
+    # ckpttool's own writer writes no other format, and rejects such prefixes.
     births = births_begin(prefix, name) if fmt is FormatName.SAFETENSORS and not ambiguous else None
     return SealPlace(path=path, layout=RANK_LAYOUT, checkpoint=name, prefix=prefix, births=births)
 
@@ -166,7 +166,7 @@ def _path_for(template: Shard, rank: Rank) -> str:
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
 
 
-# How many ranks a save must have -------------------------------------------------------------------------------------
+# The number of ranks of a save -- -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class _Waiting:
 
 
 class _Folders:
-    """Evidence of missing shards in their folders."""
+    """Evidence for missing shards, from the ranks' folders."""
 
     def __init__(self, inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> None:
         """Compute the facts about folders once for all saves."""
@@ -294,7 +294,7 @@ def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequ
     """Weigh the evidence for a larger world than the run's own files show.
 
     If a run's number of ranks divides another run's, the training continued with fewer or more ranks. Any other
-    difference (3 of 4, 7 of 8, 1 of many) means that a rank folder was lost, and unknown is never good.
+    difference (3 of 4, 7 of 8, 1 of many) counts as a lost rank folder, because unknown is never good.
 
     Args:
         own_size: The world size according to the run's own files.

@@ -125,7 +125,7 @@ def _group(
 def _shards(folders: Iterable[RankFolder], index: int, shape: str, name: FileName) -> list[Shard]:
     before, _, after = shape.partition(RANK_MARK)
     ranks = [folder.rank for folder in folders]
-    return many(  # of tens of thousands
+    return many(  # there may be tens of thousands
         Shard,
         len(ranks),
         path=[f"rank_{rank}/{before}{rank}{after}" for rank in ranks],
@@ -355,7 +355,7 @@ def _judge_meta(
     except ParseError as error:
         return None, note(Code.META_UNREADABLE, f"{error}; the step is taken from the shards")
     file = folder.name_of(record.file)
-    hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # our own mark occurs only after `_rank_`
+    hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # RANK_MARK occurs only after `_rank_`
     if hostile or MetaRecord(position=record.position, file=file).escapes:
         message = "last_ckpt_file is not a plain file name; it is not followed, and MindFormers must not read it"
         return None, unsafe(Code.UNSAFE_NAME, message)

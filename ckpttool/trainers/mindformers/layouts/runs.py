@@ -3,7 +3,7 @@
 MindFormers derives a run's number from the files in the rank's *own* folder at process start. A replaced node starts
 with an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
 before its first save is one run behind. Ranks whose folders contain the same names form a *cohort*; each cohort's own
-run numbers are matched by the true steps they share with those of the cohort that has seen most runs.
+run numbers are matched by the true steps that they share with the cohort that has seen the most runs.
 
 If the labels are consistent, one header shows the step of a save. If they are not, shards of more ranks are read, and
 the majority decides. Otherwise a stale copy under a newer name, or one flipped bit, would put an intact checkpoint in
@@ -76,7 +76,7 @@ Positions = Mapping[EpochStep, Place]
 """The saves of one run, by label."""
 
 RunsOf = Mapping[int, Positions]
-"""Runs by number, as one cohort counts them."""
+"""Runs by number, as counted by one cohort."""
 
 
 def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
@@ -139,7 +139,7 @@ def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
-    """Match the cohort's runs one by one, each with the run with which it shares most saves."""
+    """Match each run of the cohort with the run with which it shares the most saves."""
     aligned: dict[int, int] = {}
     floor = -1
     at_floor: set[EpochStep] = set()

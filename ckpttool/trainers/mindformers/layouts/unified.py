@@ -46,7 +46,7 @@ NAME = "unified"
 
 
 class MindFormersUnified:
-    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, and chooses nothing."""
+    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, so there is nothing to choose."""
 
     name = UNIFIED_LAYOUT
     signs = UNIFIED
@@ -99,7 +99,7 @@ class MindFormersUnified:
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use the map of parameters to files."""
+        """Expect the files in the map of parameters."""
         return by_own_records(inventory)
 
     def is_unfinished(self, name: str) -> bool:
@@ -187,7 +187,7 @@ def parse_name_map(data: bytes, *, where: str) -> frozenset[str]:
     MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions the inner map alone.
 
     Raises:
-        ParseError: With the file and the key that is wrong.
+        ParseError: The message names the file and the invalid key.
     """
     record = parse_object(data, where=where)
     if "weight_map" in record:

@@ -107,7 +107,7 @@ class MindFormers:
 
 
 class GuardLines(MindFormers):
-    """Any other log with the lines of a guard, which are those of the monitor with their steps.
+    """Any other log with lines of a guard: these are the monitor's lines, plus their steps.
 
     Only dropped updates and saves have lines, so all other steps are unknown.
     """
@@ -300,7 +300,7 @@ class _Reader:
         yield from self._open(metrics, block, start, is_irregular=True)
 
     def _open(self, metrics: StepMetrics, block: Block, position: int, *, is_irregular: bool = False) -> list[LogItem]:
-        """Yield the previous step and keep this one open; report if the log goes back."""
+        """Yield the previous step and keep this one open; report a log that goes back to an earlier step."""
         self._settle_skip()
         pending, self._pending = self._pending, metrics
         if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:

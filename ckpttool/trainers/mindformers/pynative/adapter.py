@@ -41,7 +41,7 @@ def record_in(folder: Storage, names: set[str], chosen: str) -> str | None:
 
 
 def differs(folder: Storage, record: str, base: str) -> bool | None:
-    """Return whether the trainer stops because another model is the base; None: unknown.
+    """Return whether the trainer stops because another model is the base; None if unknown.
 
     Args:
         folder: The folder that `load_path` names.

@@ -63,10 +63,10 @@ class PyNativeConfig(RunConfig):
     ranks_per_replica: int
     """Product of the tensor, pipeline and context parallel sizes."""
     ramp_up: RampUp | None
-    """The schedule of the global batch size; None: it is constant."""
+    """The schedule of the global batch size; None if it is constant."""
     load_path: str
     base_load_path: str
-    """The complete model under an adapter; empty: none."""
+    """The complete model under an adapter; empty if there is no adapter."""
     no_load_optim: bool
     load_balanced: bool
     save_path: str
@@ -80,7 +80,7 @@ class PyNativeConfig(RunConfig):
     shuffles: bool
 
     def started_on(self, devices: int | None) -> PyNativeConfig:
-        """Return the meaning of the config on this number of devices, which it does not contain."""
+        """Return the config for this number of devices, which the file does not contain."""
         if devices is None:
             return self
         return replace(self, world_size=devices, replicas=devices // self.ranks_per_replica or None)
@@ -96,7 +96,7 @@ def read_config(document: Document, *, path: str, devices: int | None = None) ->
 
     Args:
         document: The config.
-        path: As the user gave it.
+        path: The config's path as the user typed it.
         devices: Ranks to be started, which no config contains.
 
     Source:
@@ -145,14 +145,14 @@ def _text(view: View, key: str) -> str:
 
 
 def _prefix(view: View) -> str | None:
-    """Return the prefix of the next saves; None: their names have none."""
+    """Return the prefix of the next saves; None if their names have none."""
     key = "checkpoint.prefix"
     value: Value = view.get(key) if view.setting(key) is not None else "checkpoint"
     return value if isinstance(value, str) else None
 
 
 def _dataset_samples(view: View) -> int | None:
-    """Return the samples of the training data, which Megatron's loader has as the first of `sizes`."""
+    """Return the samples of the training data, the first of the `sizes` of Megatron's loader."""
     if view.get("train_dataset.dataloader.type") != _MEGATRON_DATA:
         return None
     samples = view.count("train_dataset.dataloader.sizes.0", 0)

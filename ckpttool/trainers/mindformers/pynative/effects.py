@@ -47,7 +47,7 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
 
     Args:
         resume: The resume.
-        config: Its config; None: unknown.
+        config: Its config; None if unknown.
     """
     plan, checkpoint = resume.plan, resume.plan.point.checkpoint
     scalars = checkpoint.scalars
@@ -77,11 +77,11 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
 
 
 def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[Finding]:
-    """Report that the config is for one of MindFormers' two trainers, and the save was written by the other.
+    """Report that the config is for one of MindFormers' two trainers, but the other wrote the save.
 
     Args:
         resume: The resume.
-        config: Its config if that is for the PyNative trainer; None: it is for the static one.
+        config: Its config if that is for the PyNative trainer; None for the static one.
     """
     checkpoint, path = resume.plan.point.checkpoint, None if resume.config is None else resume.config.path
     if config is None and by_pynative(checkpoint):
@@ -99,7 +99,7 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
 
 
 def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
-    """Report a changed batch size: the trainer scales its step, but neither the optimizer's nor the schedule."""
+    """Report a changed batch size: the trainer scales its own step, but not the optimizer's or the schedule's."""
     step = resume.plan.point.step
     if begin == step:
         return
@@ -153,7 +153,7 @@ def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]
 
 
 def _next_saves(begin: int, config: PyNativeConfig) -> str:
-    """Describe the first step of the run and those of its saves, which count from it."""
+    """Describe the run's first step, and the steps of its saves, which are counted from there."""
     begins = f"The run begins after step {begin}"
     if not config.enable_save:
         return f"{begins} and saves nothing, because of `enable_save: False`."

@@ -1,4 +1,4 @@
-"""The settings that the PyNative trainer knows, with their types.
+"""The settings of the PyNative trainer, with their types.
 
 Source: the dataclasses of `mindformers/pynative/config/config.py` in the wheels 1.9.0 and 2.1.0.
 """
@@ -26,7 +26,7 @@ _TABLE = {
     "context": "mode:int max_device_memory:str device_target:str",
     "monitor": "health_checkpoint:any train_state:any tensorboard:any moe_monitor:any",
 }
-"""Sections in which any other key stops the start with a ValueError; `?`: the value may be empty."""
+"""Sections in which any other key stops the start with a ValueError; with `?`, the value may be empty."""
 
 _OPEN = {
     "optimizer": "type:str eps:float weight_decay:float",
@@ -40,7 +40,7 @@ OF_OLDER = {
     "parallelism": frozenset({"hsdp_shard_size", "hsdp_optimizer_level", "hsdp_threshold"}),
     "monitor": frozenset(),
 }
-"""Keys of 1.9.0 that 2.0 and later refuse."""
+"""Keys of 1.9.0 that 2.0 and later reject."""
 
 STATIC_KEYS = frozenset({
     "load_checkpoint", "resume_training", "runner_config", "data_skip_steps", "ignore_data_skip", "auto_trans_ckpt",

@@ -1,4 +1,4 @@
-"""How the PyNative trainer is started: its config, the command, and where its next saves go."""
+"""The start of the PyNative trainer: its config, the command, and the folder of its next saves."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def other_devices(config: PyNativeConfig, devices: int) -> Iterator[Finding]:
 
 
 def next_saves(config: PyNativeConfig, root: str) -> NextSaves:
-    """Return where the next saves go, and how many exist before the oldest of the run is removed.
+    """Return the folder of the next saves, and how many exist before the oldest of the run is removed.
 
     Args:
         config: The base config.
-        root: The checkpoint folder that is resumed from, which a relative path is taken to mean.
+        root: The checkpoint folder to resume from; a relative path in the config is assumed to name it.
     """
     folder = config.save_path.rstrip("/") if os.path.isabs(config.save_path) else root
     return NextSaves(folder=folder, inside=(), count=max(config.save_max, 1) + 1, stays=_STAYS)

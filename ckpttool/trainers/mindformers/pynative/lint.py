@@ -1,6 +1,6 @@
 """Mistakes in a config of the PyNative trainer: a table of rules, and its checks.
 
-Source: starts of the real trainer of MindFormers 2.1.0, and its code; what only an Ascend can show was read there.
+Source: starts of the real trainer of MindFormers 2.1.0, and its code, for behaviour that only an Ascend device shows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _types(view: View) -> Iterator[Problem]:
 
 
 def _fits(entry: Setting, kind: str) -> bool:
-    """Return whether a value has the type that the trainer demands; it converts none."""
+    """Return whether a value has the type that the trainer requires; it converts no values."""
     value = entry.value
     if kind == "any" or (value is None and kind.endswith("?")):
         return True
@@ -74,7 +74,7 @@ def _fits(entry: Setting, kind: str) -> bool:
         case "int":
             return isinstance(value, int) and not isinstance(value, bool)
         case _:
-            # A number that YAML reads as text has a rule of its own, which knows the right form.
+            # Another rule reports a number that YAML reads as text, and gives the right form.
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             return is_number or (isinstance(value, str) and entry.spelt is not None)
 
@@ -229,7 +229,7 @@ def _unread(view: View) -> Iterator[Problem]:
         )
 
 
-# What a training saves, and what a resume of it loads ----------------------------------------------------------------
+# The saves of a training run, and a resume from them ----------------------------------------------------------------
 
 
 def _saves_nothing(view: View) -> Iterator[Problem]:
@@ -344,7 +344,7 @@ BEFORE_A_START: tuple[Rule[View], ...] = (
     Rule(code=MindFormersCode.YAML_ODD_NUMBER, check=odd_numbers),
     Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=none_as_text),
 )
-"""All others."""
+"""All other rules."""
 
 
 def lint(settings: Settings, rules: Iterable[Rule[View]]) -> tuple[Finding, ...]:

@@ -34,9 +34,9 @@ _PLACES = (b"[mindformers/pynative/trainer/", b"[mindformers/pynative/callback/"
 _OWN_STEP = re.compile(rb"\{ step:\[ *\d{1,18}/ *\d{1,18}\], (?:consumed_samples|loss): ")
 _FIELD = re.compile(rb"(\w+): *([^,}\n]*)")
 _NO_LOSS = b"N/A"
-"""The loss of all pipeline stages but the last."""
+"""The loss that all pipeline stages except the last print."""
 _NO_NORM = b"NaN"
-"""In place of a missing norm; a norm that is not a number is `nan`."""
+"""Printed for a missing norm; a norm that is not a number is `nan`."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -51,8 +51,8 @@ class PyNativeLog:
     Source:
         `LossCallback._print_log` and `Trainer._should_skip_optimizer_step` of the wheels 1.9.0 and 2.1.0. The line of a
         step shows the learning rate of the schedule at that step; its update used the rate one step earlier. The stages
-        before the last print `grad_norm: NaN`, for their step has no norm. 1.9.0 prints the same for a step with a NaN
-        gradient, whose update it leaves out; 2.1.0 leaves it out on request and says so in another line.
+        before the last print `grad_norm: NaN`, because their step has no norm. 1.9.0 prints the same for a step with a
+        NaN gradient, whose update it skips; 2.1.0 skips it on request, and reports that in another line.
     """
 
     name = NAME
@@ -62,7 +62,7 @@ class PyNativeLog:
         return is_pynative(head)
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each step once, even if several ranks print it; a truncated line yields its remaining fields."""
+        """Yield each step once, even if several ranks print it; a truncated line yields its intact fields."""
         return _Reader(source).read()
 
 
@@ -158,7 +158,7 @@ class _Reader:
         return [*problems, *self._open(metrics, block, start)]
 
     def _open(self, metrics: StepMetrics, block: Block, start: int) -> Sequence[LogItem]:
-        """Return the previous step and keep this one open; report if the log goes back.
+        """Return the previous step and keep this one open; report a log that goes back to an earlier step.
 
         Another line of the same attempt at a step adds its values: a skip has its own line, and so has each rank.
         """
@@ -176,7 +176,7 @@ class _Reader:
 
 
 def _skipped(block: Block, match: _Match) -> StepMetrics:
-    """Return a step whose update was left out: its own line comes later, or never if the training stops there."""
+    """Return a step whose update was skipped: its own line comes later, or never if the training stops there."""
     norm = float("inf") if b"inf" in match[1].lower() else float("nan")
     return StepMetrics(step=Step(int(match[2])), global_norm=norm, skipped=True, time=_time(block, match.start()))
 

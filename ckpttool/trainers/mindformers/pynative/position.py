@@ -24,8 +24,8 @@ def begin_step(scalars: Scalars, config: PyNativeConfig | None, batch: int | Non
     """Return the step after which a run begins; the trainer scales it with the batch size, in floating point.
 
     Args:
-        scalars: Of the save.
-        config: Of the run; None: unknown.
+        scalars: The scalars of the save.
+        config: The config of the run; None if unknown.
         batch: Global batch size of the run, if it is not the config's.
     """
     if scalars.step is None:
@@ -40,7 +40,7 @@ def begin_step(scalars: Scalars, config: PyNativeConfig | None, batch: int | Non
 def _scaled(step: int, old: int, new: int) -> int | None:
     try:
         return int(step * (old / new))
-    except OverflowError:  # no float is so large: the trainer stops, too
+    except OverflowError:  # too large for a float: the trainer also stops
         return None
 
 
@@ -59,11 +59,11 @@ def samples_of(scalars: Scalars, config: PyNativeConfig | None) -> tuple[int | N
 
 
 def data_position(scalars: Scalars, config: PyNativeConfig | None, batch: int | None = None) -> GoesOn:
-    """Return where the data continue.
+    """Return the position at which the data continue.
 
     Args:
-        scalars: Of the save.
-        config: Of the run; None: unknown.
+        scalars: The scalars of the save.
+        config: The config of the run; None if unknown.
         batch: Global batch size of the run, if it is not the config's.
     """
     samples, source = samples_of(scalars, config)
@@ -117,7 +117,7 @@ def _within_the_epoch(position: GoesOn, samples: int, begin: int | None, config:
 
 
 def save_steps(begin: int, config: PyNativeConfig) -> range:
-    """Return the steps at which a run saves at its interval, counted from its first step; the last one is extra."""
+    """Return the steps of a run's saves at its interval, counted from its first step; the final save is separate."""
     if not config.enable_save or config.save_every < 1:
         return range(0)
     return range(begin + config.save_every, config.steps + 1, config.save_every)

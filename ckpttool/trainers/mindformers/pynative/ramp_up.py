@@ -27,7 +27,7 @@ class RampUp:
         """Return the schedule of `[start, increment, samples]`; None if it is absent, or the trainer refuses it.
 
         Args:
-            value: As the config has it.
+            value: The value in the config.
             final: The global batch size at the end.
         """
         if not isinstance(value, list) or len(value) != 3:  # noqa: PLR2004  start, increment, samples
@@ -46,17 +46,17 @@ class RampUp:
 
     @property
     def samples_per_level(self) -> float:
-        """Samples between two increments; 0: the size is final at once."""
+        """Samples between two increments; 0 if the size is final from the start."""
         return self.samples / self.levels if self.levels and self.samples else 0.0
 
     def batch_at(self, consumed: int) -> int:
-        """Return the global batch size after so many samples."""
+        """Return the global batch size after this many samples."""
         if consumed > self.samples or self.samples_per_level <= 0:
             return self.final
         return min(self.start + int(consumed / self.samples_per_level) * self.increment, self.final)
 
     def consumed_at(self, step: int) -> int:
-        """Return the samples consumed after so many steps."""
+        """Return the samples consumed after this many steps."""
         consumed, remaining, level = 0, step, 0
         while self.samples_per_level > 0 and level < self.levels:
             batch, boundary = self.start + level * self.increment, (level + 1) * self.samples_per_level

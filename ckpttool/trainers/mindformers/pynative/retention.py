@@ -1,8 +1,8 @@
-"""The saves that a running PyNative trainer removes itself, and must find.
+"""The saves that a running PyNative trainer removes itself and needs to find.
 
 Source: `check_checkpoints_dir_max_num` of MindFormers 2.1.0, and runs of it. The list of a run begins empty and has at
 most `save_max` saves and the one being written. If a save in it is missing, the trainer logs `Error saving checkpoint`
-at every later save and never removes one again.
+at every later save and never removes a save again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _WAYS_ON = "--config gives save_max, beyond which saves are free; after the last
 
 
 def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
-    """Return the saves that a running training may remove, with the reason against removing them.
+    """Return the saves that a running trainer may remove, with the reason not to remove them.
 
     Args:
         inventory: The complete tree.
-        config: Of the run that saves there; None: unknown, so that each save may be one of them.
+        config: The config of the run that saves there; None if unknown, so that any save may be one of them.
     """
     orders = _orders([save for save in newest_first(inventory.checkpoints) if by_pynative(save)])
     if all(_has_ended(saves[0]) for saves in orders):
@@ -44,7 +44,7 @@ def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointK
 def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
     """Return the possible orders of saving, newest first: by progress, and by time if the times contradict it.
 
-    A run that was resumed from an older save may write saves with fewer samples than those that it left.
+    A run that was resumed from an older save may write saves with fewer samples than the existing ones.
     """
     if not saves:
         return []
@@ -54,6 +54,6 @@ def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
 
 
 def _has_ended(newest: Checkpoint) -> bool:
-    """Return whether a save is the last one of its run: the trainer has made as many steps as it had to."""
+    """Return whether a save is the last one of its run: the trainer has run all planned steps."""
     planned = dict(newest.scalars.rest).get(PLANNED_STEPS)
     return bool(planned) and newest.step is not None and newest.step >= (planned or 0)

@@ -2,8 +2,8 @@
 
 Source:
     `Trainer.train` and `_load_checkpoint`, `is_checkpoint_path_valid`, `get_checkpoint_path`, `has_optimizer_ckpt` and
-    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. It loads what the
-    tracker names, else the folder itself, opens no file before, and ignores tensors that no file has.
+    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. It loads the save
+    in the tracker, else the folder itself, opens no file before that, and ignores tensors that no file has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NOT_NOTICED = (Code.SHARD_MISSING, Code.STEP_DISAGREES)
 
 
 class _SettingError(StopsError):
-    """It stops at the value of a setting."""
+    """The trainer stops at the value of a setting."""
 
     def __init__(self, key: str, message: str, *, mend: str | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ def pick(start: OwnStart, folder: Storage, version: str | None) -> Simulation:
     Args:
         start: The tree.
         folder: The folder that `load_path` names.
-        version: Of MindFormers; None: the newest known.
+        version: The version of MindFormers; None for the newest known one.
     """
     view = view_for_mindformers(folder, replace(_SETTINGS, world_size=start.world_size), output=folder)
     return simulate(view, version or KNOWN_VERSIONS[-1])
@@ -100,7 +100,7 @@ def _refuse_config(config: PyNativeConfig) -> None:
     """Stop if a setting ends every start.
 
     Raises:
-        StopsError: One does.
+        StopsError: There is such a setting.
     """
     view = View(config.settings)
     for _rule, problem in problems(view, STOPS):
@@ -137,7 +137,7 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
 
 
 def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
-    """Judge a path outside the tree; a relative one starts from the folder from which `save_path` is the tree."""
+    """Judge a path outside the tree; a relative one starts in the folder in which `save_path` names the tree."""
     starts_here = os.path.isabs(path) or inside(root, config.save_path or "/") == ""
     full_path = _from_its_folder(root, path, config)
     if not os.path.exists(full_path):
@@ -158,7 +158,7 @@ def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
 
 
 def _from_its_folder(root: str, path: str, config: PyNativeConfig) -> str:
-    """Return a path of the config from the folder from which its `save_path` is the tree."""
+    """Resolve a path of the config from the folder in which its `save_path` names the tree."""
     return os.path.join((not os.path.isabs(path) and started_in(root, config.save_path or "/")) or "", path)
 
 
@@ -198,7 +198,7 @@ def _has_known_base(root: str, config: PyNativeConfig, folder: Storage, record: 
     """Return whether the base model of an adapter is known to be the config's.
 
     Raises:
-        StopsError: It has another one, or none.
+        StopsError: The adapter has another base model, or none.
     """
     key = "checkpoint.base_load_path"
     if not config.base_load_path:
@@ -269,7 +269,7 @@ def _damaged(chosen: Simulation, damage: str) -> JudgedStart:
 
 
 def _damage(start: OwnStart, save: Checkpoint, *, weights_only: bool = False) -> str | None:
-    """Return the damage at which a load of a save stops; None if nothing is known against it."""
+    """Return the damage at which a load of a save stops; None if no such damage is known."""
     unread: set[str | None] = set()
     if weights_only and save.expected is not None:  # without metadata.json it reads every file's header
         unread = {shard.path for shard in save.shards if shard.role is ShardRole.OPTIMIZER}
@@ -294,7 +294,7 @@ def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
 
 
 def _lacking(save: Checkpoint) -> str | None:
-    """Return the part of a save without a file, if the load does not notice: without metadata it reads what exists."""
+    """Return a part of a save whose file the load does not miss: without metadata.json it reads the existing files."""
     roles = {shard.role for shard in save.shards}
     if ShardRole.MODEL not in roles:
         return f"{save.name} has no model file: it loads Adam's first moments as the weights"

@@ -19,11 +19,11 @@ _NO_THRESHOLD = (
 
 
 class PyNativeWords:
-    """No settings, with the reason."""
+    """Reports that there are no settings, with the reason."""
 
     @property
     def own_policy(self) -> str | None:
-        """Return none: it judges no norm except NaN."""
+        """Return None: the trainer checks a norm only for NaN."""
         return None
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> None:
@@ -31,15 +31,15 @@ class PyNativeWords:
         del advice
 
     def skip(self, skip: SkipBatches) -> None:
-        """Return None, as above."""
+        """Return None: it has no setting to skip data."""
         del skip
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return the settings unchanged: no policy is its own rule."""
+        """Return the settings unchanged: the trainer has no policy of its own."""
         return settings
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return no settings, and the use of the thresholds."""
+        """Return no settings, only a note about thresholds that it cannot use."""
         from ckpttool.core.domain.advice import Threshold, ThresholdSettings
 
         norms = (calibration.global_norm, calibration.embedding_local_norm)

@@ -41,7 +41,7 @@ _SHOWN = 3  # ranks that a sentence names
 _NEVER_OLDER = "and it never falls back to an older iteration"
 _NUMBER = re.compile(r"iteration_(\d+)")
 UNKNOWN_FIELD = "it does not know the field"
-"""Begin of the reason if common.json has a field that this version does not read."""
+"""Beginning of the reason if common.json has a field that this version does not read."""
 
 
 def choose(view: MindFormersView, series: str) -> Pick:
@@ -68,7 +68,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
 
 def _is_newer(view: MindFormersView) -> bool:
-    """Return which of its two algorithms it uses, according to the config, else to the folder."""
+    """Return whether it uses the newer of its two algorithms, according to the config, else to the folder."""
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
@@ -96,7 +96,7 @@ class _Tree:
             self.count = sum(name.startswith("rank_") for name in self.entries)
 
     def has_file(self, rank: int, name: str) -> bool:
-        """Return whether the rank's folder has a shard (or folder) of this name, and not a dangling link."""
+        """Return whether the rank's folder has a shard (or folder) of this name that is not a dangling link."""
         files = self.ranks[rank].files if rank in self.ranks else None
         return any(file.name == name and (file.is_folder or file.mtime_ns is not None) for file in files or ())
 
@@ -252,13 +252,13 @@ def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
         try:
             if label > limit and _are_all_ranks(groups[label], tree.count):
                 return checkpoint_name(groups[label][0], tree.fmt)
-        except StopsError:  # a name without a rank, beyond what MindFormers reads
+        except StopsError:  # a name without a rank, beyond the part that MindFormers reads
             continue
     return None
 
 
 def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
-    """Choose the newest checkpoint on every rank, or none if the ranks disagree: `touch` and `cp` change it.
+    """Choose the newest checkpoint on every rank, or none if they disagree: `touch` and `cp` can change the result.
 
     Args:
         tree: The ranks.
@@ -381,7 +381,7 @@ def _tracked(view: MindFormersView, quirks: frozenset[Quirk]) -> tuple[Iteration
 
 
 def _verified(folder: IterationView) -> str:
-    """Return why it trusts a folder; it reads names only."""
+    """Return the reason why it accepts a folder; it reads only names."""
     names = frozenset(folder.names or ())
     where = folder.name or "the folder"
     require_read(folder.metadata.reading, f"the metadata.json of {where}")

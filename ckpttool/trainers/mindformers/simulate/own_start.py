@@ -44,7 +44,7 @@ _WEIGHTS = "loads only weights and starts at step 0, with a new optimizer"
 
 
 class _SettingError(StopsError):
-    """It stops at the value of a setting."""
+    """The start stops at the value of a setting."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class _SettingError(StopsError):
 
 
 class _HoldsModelError(StopsError):
-    """It stops at a Hugging Face model in the folder to load from."""
+    """The start stops at a Hugging Face model in the folder to load from."""
 
     def __init__(self, message: str, *, folder: str, path: str) -> None:
         super().__init__(message)
@@ -169,7 +169,7 @@ def _load_settings(config: TrainConfig, view: ConfigView) -> _LoadSettings:
 
 
 def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _LoadSettings) -> JudgedStart:
-    """Go through the modes.
+    """Go through the modes of loading.
 
     Raises:
         StopsError: It would stop.
@@ -303,7 +303,7 @@ def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tupl
     ignores = bool(view.get(_IGNORE))
     due = planned_skip(plan)
     sizes = {due.global_batch_size, config.global_batch_size} - {None}
-    if config.streaming is not None or len(sizes) > 1:  # another finding reports other batch sizes than the config's
+    if config.streaming is not None or len(sizes) > 1:  # another finding reports a different batch size
         return None, ""
     skips = 1 if view.is_on(_SKIP) else view.count(_SKIP, 0)  # True counts as 1
     if isinstance(plan.data, GoesOn):

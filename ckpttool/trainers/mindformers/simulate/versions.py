@@ -81,7 +81,7 @@ _COMMON_FIELDS = {
     "consumed_samples": "2.1",
     "data_plan_state": "2.1",  # of an unreleased 2.1; it is removed before the fields are counted
 }
-"""All fields that common.json may have, by the first series that knows them: any other field is an error."""
+"""All fields that common.json may have, by the first series that reads them: any other field is an error."""
 
 
 def series_of(version: str) -> str:
@@ -103,5 +103,5 @@ def quirks_of(series: str) -> frozenset[Quirk]:
 
 
 def common_fields(series: str) -> frozenset[str]:
-    """Return the fields of common.json that the versions of a series know."""
+    """Return the fields of common.json that the versions of a series accept."""
     return frozenset(field for field, first in _COMMON_FIELDS.items() if series in _SERIES[_SERIES.index(first) :])

@@ -25,7 +25,7 @@ _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
 class Reading(str, Enum):
-    """How far a record file could be read. Each case leads to another path through MindFormers' code."""
+    """How far a record file could be read. Each case leads to a different path through MindFormers' code."""
 
     PRESENT = "present"
     MISSING = "missing"
