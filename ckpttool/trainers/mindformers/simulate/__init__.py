@@ -95,7 +95,7 @@ def own_result(name: str | None, outcome: Outcome, because: str) -> Simulation:
     """Return the result of a start of the newest known version, judged by its config.
 
     Args:
-        name: The save that it would load; None if there is none.
+        name: The save that it would load; None for a start without a save.
         outcome: The result.
         because: The reason.
     """
