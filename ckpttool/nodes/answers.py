@@ -1,4 +1,4 @@
-"""The part of one of several machines, and its file; the answer over all parts shows its meaning."""
+"""The part of one of several machines, and its file; only an answer over all parts judges the tree."""
 
 from __future__ import annotations
 

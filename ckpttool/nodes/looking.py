@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.observation import Engine
 
 DEEPEST = 6
-"""Folders below a tree in which any trainer has files of its saves."""
+"""Levels of folders below a tree in which trainers store files of their saves."""
 
 MOST_OF_A_RECORD = 1 << 20
 """Maximum bytes in a part of a record next to the shards, if no layout reads it here."""
 
 MOST_OF_ALL = 32 << 20
-"""Bytes of all these together."""
+"""Maximum bytes of all such parts of records together."""
 
 MOST_OF_A_VALUE = 32 << 10
 """Bytes of an archive that may be a counter or the state of a loader, but not a significant tensor."""
@@ -93,7 +93,7 @@ def view_of(
         root: The folder.
         question: The saves to check, and the level; for all other saves, the headers are read. A save that is missing
             here is on other machines.
-        mine: This process's share of a listing, if several processes record one disk; None: all of it.
+        mine: This process's share of a listing, if several processes record one disk; None for all of it.
         share: The number of this part, from 1, and the total, if the files read are to be sealed.
     """
     answers = Answers()
@@ -282,7 +282,7 @@ def _named_format(path: str) -> FormatName | None:
 
 
 def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
-    """Check stray shards that belong to no tree here: they may belong to one together with other machines' files.
+    """Check shards that belong to no tree here: they may be part of a tree with files on other machines.
 
     Only their headers are checked, unless all saves are to be read: the save of each is unknown.
     """

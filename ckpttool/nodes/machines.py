@@ -47,14 +47,14 @@ class MachinesOfParts:
         Args:
             merge: The machines, and the times of their parts.
             answers: The answers of a storage with all files.
-            views: By machine, in the order of the merge's seats.
+            views: The views, by machine, in the order of the merge's seats.
         """
         self.merge = merge
         self.answers = answers
         self._views = views
 
     def folder(self, root: str) -> str:
-        """Return the absolute path of the tree's folder on the machines, whose working directories differ from ours.
+        """Return the absolute path of the tree's folder on the machines, whose working directories may differ.
 
         Raises:
             UsageError: They have it in several places, or their parts have no absolute path.
@@ -181,7 +181,7 @@ class MachinesOfParts:
         return by_folder
 
     def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
-        """Return whether a trash folder has files of a save: other trainings, or formats, may share its name.
+        """Return whether a trash folder has files of a save: other training runs or formats may share its name.
 
         A later save under the name of a deleted one is a different save, and younger than the trash.
         """
@@ -239,7 +239,7 @@ def chosen_copy(copies: Sequence[Copy]) -> Copy:
 
 
 def _disk_of(seat: Seat) -> DiskKey:
-    """Return the key of a disk; of a machine's own disk including the folder, for trials on one machine."""
+    """Return the key of a disk; for a machine's own disk it includes the folder, to allow trials on one machine."""
     return (seat.disk,) if seat.shared else (seat.disk, seat.folder)
 
 

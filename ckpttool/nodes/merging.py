@@ -23,9 +23,9 @@ def merge(
 
     Args:
         views: At least one, in any order.
-        source: The inputs, for people.
+        source: The inputs, for messages.
         unread: Names of files that cannot be read as parts, with the reasons.
-        root: Path of the tree if the parts have different paths; None: they must be equal.
+        root: Path of the tree if the parts have different paths; None if they must be equal.
 
     Raises:
         UsageError: They are of different trees, or were divided differently.
@@ -91,7 +91,7 @@ def _common_total(views: Sequence[PartView], source: str) -> int:
 
 
 def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Seat, ...]]:
-    """Drop the parts of runs before the newest, and of duplicates of one number all but the newest."""
+    """Drop the parts of runs before the newest, and all but the newest part of each number."""
     newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
     candidates = [view for view in views if view.seat.run == newest]
     if not newest:
@@ -121,10 +121,10 @@ def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
 
 
 def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
-    """Return the records of files on several machines; equal ones on one disk once.
+    """Return the records of files on several machines, without duplicates on one disk.
 
     Args:
-        views: By number.
+        views: The views, by number.
         paths: The files that several machines have.
     """
     copies: defaultdict[str, list[tuple[Copy, bytes | None]]] = defaultdict(list)
@@ -182,7 +182,7 @@ _WORST_LAST = (Kind.FILE, Kind.FOLDER, Kind.LOST, Kind.OTHER)
 
 
 def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
-    """Use the records that are equal on all machines with them; different ones are ignored, except manifests."""
+    """Use the records that are equal on all machines that have them; ignore the others, except manifests."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for view in views:
         for path, content in view.answers.files.items():

@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 
 MOST_PART_BYTES = ByteCount(64 << 20)
-"""Greatest number of bytes of a part: a part of 8 ranks has about 20 KB."""
+"""Maximum size of a part in bytes: a part of 8 ranks has about 20 KB."""
 
 MOST_PARTS_BYTES = ByteCount(2 << 30)
-"""Greatest number of bytes of all parts of a tree together."""
+"""Maximum size of all parts of a tree together, in bytes."""
 
 BREAK_NS = 3600 * 10**9
 """Maximum delay between two machines of one unnamed run."""
 
 _MOST_NAMED = 8
-"""Number of part numbers in one line."""
+"""Maximum number of part numbers in one line."""
 
 _MOST_TORN = 2
-"""Number of unreadable files, with reasons, in one line."""
+"""Maximum number of unreadable files, with reasons, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The number of a part, and where and when it was taken."""
+    """The number of a part, and where and when it was recorded."""
 
     number: int
     """Number of the part, from 1."""
@@ -62,7 +62,7 @@ class Seat:
     room: Room | None = None
     """Free space on that disk; None if unknown."""
     absolute: str | None = None
-    """The same as `root`, from `/` on; None if the version that wrote the part did not record it."""
+    """`root` as an absolute path; None if the version that wrote the part did not record it."""
     unwritable: tuple[str, ...] = ()
     """The tree and folders in it to which the user of the process may not write."""
     inode: int | None = None
@@ -70,7 +70,7 @@ class Seat:
 
     @property
     def name(self) -> str:
-        """The part, for people."""
+        """The name of the part, for messages."""
         return f"part {self.number} of {self.of} ({self.host})"
 
     @property
@@ -99,7 +99,7 @@ class Merge:
     """All parts of a tree, without their contents."""
 
     source: str
-    """The inputs, for people."""
+    """The inputs, for messages."""
     root: str
     """The tree's path on its machines."""
     of: int
@@ -134,7 +134,7 @@ class Merge:
 
     @property
     def lacking(self) -> str:
-        """The parts that are missing or could not list the folder, for people; empty if all could."""
+        """The parts that are missing or could not list the folder, for messages; empty if all could."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
@@ -193,11 +193,11 @@ class PartQuestion:
     """`I/N`; `auto`, or `auto/N` if a launcher does not give the number."""
     split: Split = Split.AUTO
     ranks: tuple[Rank, ...] | None = None
-    """Ranks that will start on this machine; None: unknown."""
+    """Ranks that will start on this machine; None if unknown."""
     devices_per_node: int | None = None
-    """Number of devices per machine, which determines the ranks with the machine's number; None: unknown."""
+    """Number of devices per machine, which determines the ranks with the machine's number; None if unknown."""
     run: str | None = None
-    """The same in all parts of this run; None to use the launcher's."""
+    """Name of the run, the same in all of its parts; None to use the launcher's."""
     seal: bool = False
     """Also record checksums of the visible shards, reading the checkpoints in `check` for that."""
 
@@ -217,7 +217,7 @@ class PartWritten(Answered):
     nbytes: ByteCount
     """Number of bytes of the file."""
     resolved_from: str | None
-    """The path used instead of the requested one, for people."""
+    """The path used instead of the requested one, for messages."""
     found: bool
     """Whether there is a tree."""
     words: tuple[tuple[VerdictWord, int], ...]

@@ -110,7 +110,8 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
     Args:
         place: The file.
         seat: The part to be written.
-        keeps: Whether a watch keeps it: its process may have been restarted under another name, as for a pod.
+        keeps: Whether a watch keeps it up to date: its process may have been restarted under another name, as for a
+        pod.
 
     Raises:
         UsageError: It belongs to another machine.

@@ -1,8 +1,8 @@
 """The file of a part: one machine's view of a tree, as JSON lines.
 
 Line 1 is the `Seat`: the number of the part, its machine and time. Line 2 contains the answers of the storage there.
-Each further line contains the shards of one save, with a column per field of their `ShardReport`. The last line has the
-number of lines and a hash of all lines before it, so that a torn file is detected.
+Each following line contains the shards of one save, with a column per field of their `ShardReport`. The last line has
+the number of lines and a hash of all lines before it, so that a torn file is detected.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from ckpttool.nodes.storage import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, A
 SCHEMA = "ckpttool/part/1"
 
 MOST_PARTS = 100_000
-"""Greatest number of parts of a tree."""
+"""Maximum number of parts of a tree."""
 
 _BEGIN = f'{{"schema": "{SCHEMA}"'.encode("ascii")
 _BEGIN_OF_ANY_VERSION = b'{"schema": "ckpttool/part/'
 _END = re.compile(rb'\{"lines": ([0-9]{1,9}), "xxh3_128": "([0-9a-f]{32})"\}\n?')
 _MOST_OF_A_SEAT = 1 << 20
-"""Bytes of the first line."""
+"""Maximum bytes of the first line."""
 
 _RETAINED_LINES = 4
 """Number of saves whose decoded reports stay in memory: those of all saves would need too much."""
 
 _MOST_CONTENT = 256 << 20
-"""Bytes of all record files of a part together, unpacked."""
+"""Maximum bytes of all record files of a part together, unpacked."""
 
 _PLAIN_BYTES = 64
-"""Records up to this size are not compressed: it would save nothing."""
+"""Records up to this size are not compressed, because that would save nothing."""
 
 _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
 """Exceptions from decoding untrusted text; a `ParseError` is a ValueError."""
@@ -600,7 +600,7 @@ def decode_path(value: Json) -> str:
     """Decode a path in the tree or right above it.
 
     Raises:
-        ParseError: It is outside of the tree.
+        ParseError: It is outside the tree.
     """
     path = decode_text(value)
     if path.startswith("/") or "\0" in path or ".." in path.split("/")[1:]:

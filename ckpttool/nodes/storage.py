@@ -103,8 +103,8 @@ class RecordedStorage:
         """Store the recorded answers.
 
         Args:
-            root: Of this folder, for `open_storage`.
-            answers: About the tree.
+            root: The path of this folder, for `open_storage`.
+            answers: The answers about the tree.
             inner: This folder by its path relative to the tree's root; empty for the root itself.
             report_of: Returns the report on a shard.
         """
@@ -430,8 +430,8 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
 
     Args:
         sign: The name of such a folder, `rank_N/`, with `N` for its number.
-        index: Of this process, from 0.
-        count: Processes.
+        index: Number of this process, from 0.
+        count: Number of processes.
     """
     begin, _, end = sign.rstrip("/").partition("N")
     pattern = re.compile(re.escape(begin) + "([0-9]{1,18})" + re.escape(end))
@@ -452,12 +452,12 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
 
 
 def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
-    """Divide a tree in which ranks share folders: the k-th shard of each, by name, goes to process k mod count.
+    """Divide a tree in which ranks share folders: the k-th shard of a folder, by name, goes to process k mod count.
 
     Args:
         suffixes: Suffixes of shards' names; every process reads all other files, which are records.
-        index: Of this process, from 0.
-        count: Processes.
+        index: Number of this process, from 0.
+        count: Number of processes.
     """
 
     def mine(folder: str, entries: list[Entry]) -> Divided:

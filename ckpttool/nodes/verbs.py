@@ -141,7 +141,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
 def part_on_node(
     version: str, question: PartQuestion, number: int, of: int
 ) -> tuple[str, str, tuple[PartWritten, bytes] | str]:
-    """Make this node's part for the requesting machine; return this host, our version, and the part or an error."""
+    """Record this node's part for the requesting machine; return the host, its version, and the part or an error."""
     host = socket.gethostname()
     process = process_of_part(f"{number}/{of}")
     if version != __version__ or process is None:
@@ -161,7 +161,7 @@ def _made(
 ) -> tuple[PartWritten, bytes]:
     """Read the local files; return the part, with only its path missing, and its content.
 
-    For unchanged files, the reports in `read` count more than their headers.
+    For unchanged files, the reports in `read` take precedence over their headers.
 
     Raises:
         UsageError: The work must be divided, but the number of processes is unknown.
@@ -216,7 +216,7 @@ def _made(
 
 
 def _with_read(view: NodeView, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
-    """Return the report of each shard: of an unchanged file, that of the last read."""
+    """Return the report of each shard: for an unchanged file, the one from the last read."""
     reports = dict(view.reports)
     for path in reports.keys() & read.keys():
         stamp = read[path].stamp
@@ -265,7 +265,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return the number of this process, from 0, and the number of processes that share the work; None if it does all.
+    """Return the number of this process, from 0, and of those that share the work; None if it is not divided.
 
     Raises:
         UsageError: The work must be divided on this machine, but the number of processes is unknown.

@@ -1,6 +1,6 @@
-"""Copies of a tensor on other ranks: their differences, and rebuilding from a proven one.
+"""Copies of a tensor on other ranks: their differences, and rebuilding from a proven copy.
 
-Its uses are `ckpttool repair shards`, the advice of `resolve` on a skipped save, and the findings of `verify` and
+Used by `ckpttool repair shards`, the advice of `resolve` on a skipped save, and the findings of `verify` and
 `seal` about copies if every byte is read. The heal starts in `verbs.py`; `rules.py` decides which copy is proven. The
 comparison starts in `comparing/in_turn.py`; the truth table of its findings is in `comparing/weight.py`.
 """

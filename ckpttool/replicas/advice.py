@@ -27,10 +27,10 @@ from ckpttool.replicas.verbs import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.trainers.base import Refusal
 
 CHEAP_BYTES = 16 << 20
-"""Bytes read without a request: as fast as a check of headers."""
+"""Maximum bytes to read without a request: about as fast as a check of headers."""
 
 _MOST_LOOKED_AT = 2
-"""Number of rejected checkpoints that are considered, newest first; older ones save less."""
+"""Maximum number of rejected checkpoints to consider, newest first; older ones save less."""
 
 
 _MOST_ASKED = 8
@@ -50,7 +50,7 @@ class HealAdvice(NamedTuple):
 
 
 def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
-    """Report whether a newer checkpoint that was skipped for its shards can be rebuilt, or may be.
+    """Report whether a newer checkpoint that was skipped because of its shards can, or may, be rebuilt.
 
     Args:
         seen: The choice without the heal.
@@ -113,7 +113,7 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
 
 
 def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Target]) -> bool:
-    """Return whether each of these ranks had an equal file at another checkpoint, by headers and last pages.
+    """Return whether each of these ranks had an equal file at another checkpoint, judged by headers and last pages.
 
     If there are many ranks, only those at a distance of a power of two are checked: in most layouts the copies are
     there.
@@ -157,7 +157,7 @@ def heal_advice(
 
     Args:
         point: The choice without the heal.
-        checkpoint: A checkpoint that was passed over.
+        checkpoint: A checkpoint that was skipped.
         root: Root of the tree.
         is_proven: Whether it was read completely and has proven copies; otherwise some rank's files were equal to those
             of other ranks.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SHARDS = 16
-"""Shards that a table shows one by one."""
+"""Maximum number of shards that a table lists individually."""
 
 
 def document(healing: Healing) -> Document:

@@ -89,7 +89,7 @@ class ShardHealing:
 
     target: Target
     tensor: str | None = None
-    """The one tensor that is replaced; None: all of the file."""
+    """The one tensor that is replaced; None for the complete file."""
     donor: Donor | None
     metadata: tuple[tuple[str, str], ...] | None = None
     """The rebuilt header's text, in order; None if the format has none."""
@@ -102,7 +102,7 @@ class HealOrder:
     """The checkpoint to heal, and the options."""
 
     checkpoint: Annotated[str | None, ONE_NAME] = None
-    """Name of the checkpoint; None: the newest."""
+    """Name of the checkpoint; None for the newest."""
     donor: Annotated[
         Rank | None,
         Option(
@@ -113,12 +113,12 @@ class HealOrder:
             least=0,
         ),
     ] = None
-    """The rank to rebuild from; None: the best-supported candidate."""
+    """The rank to rebuild from; None for the best-supported candidate."""
     tensor: Annotated[
         str | None,
         Option("--tensor", "Replace only this tensor, if the rest is intact.", "Which checkpoint", metavar="NAME"),
     ] = None
-    """Replace only this tensor; None: complete files."""
+    """Replace only this tensor; None for complete files."""
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     grace: Annotated[float, GRACE] = 300.0
     """Seconds: a younger shard is a sign of a save in progress."""
@@ -144,7 +144,7 @@ class Healing(Answered):
     fixes: tuple[PointerFix, ...] = ()
     """The trainer's records that must name the checkpoint, because it will be the newest intact one."""
     trash: str | None = None
-    """The place of the damaged files now, relative to the root; None if nothing was replaced."""
+    """The current place of the damaged files, relative to the root; None if nothing was replaced."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -162,7 +162,7 @@ class Healing(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was executed."""
+        """Whether the repair was executed."""
         return self.apply and bool(self.healable) and not self.refusals
 
     @property

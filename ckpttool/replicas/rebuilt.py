@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> dict[str, str]:
-    """Return by path the source of each rebuilt file that still has its tensors.
+    """Return, by path, the source of each rebuilt file that still has its tensors.
 
     A file and its copy are a single sample: both are wrong if the first was. The same is true for files that were
-    rebuilt from a file that is gone or has changed since: the first of them represents the others. Among files that
-    were rebuilt from each other, one has no entry.
+    rebuilt from a file that has been removed or changed since: the first of them represents the others. Among files
+    that were rebuilt from each other, one has no entry.
 
     Args:
         reports: Reports of one save, with the digests of tensors.

@@ -1,7 +1,8 @@
 """Selection of the shard to rebuild from: a proven copy, without any finding against it.
 
 A copy is proven by the manifest, by the trainer's record of the parallel layout, or by other checkpoints of the run at
-which both ranks were equal in every tensor and changed together. The table in `comparing/weight` shows who is a donor.
+which both ranks were equal in every tensor and changed together. The table in `comparing/weight` shows which rank is
+the donor.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ _BEGINNING = 0
 """The step at which different slices may be equal, because nothing was trained yet."""
 
 _BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
-"""Findings about a shard that only say that its copies differ."""
+"""Findings about a shard that report only that its copies differ."""
 
 _OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
 """Findings that count against one of two differing copies, even if they are minor on their own."""
 
 _MOST_REASONS = 3
-"""Reasons listed in a refusal."""
+"""Maximum number of reasons in a refusal."""
 
 
 def find_targets(
@@ -115,7 +116,7 @@ def find_donors(
         targets: The shards.
         reports: Reports of all readable shards of the checkpoint, with every element read, each with its findings.
         saves: Other checkpoints, those of the same run first, nearest first.
-        recorded: The slices of each rank according to the training's own record; None: no such record.
+        recorded: The slices of each rank according to the training's own record; None if there is no such record.
         order: The user's choice of donor and tensor.
     """
     evidence = Evidence(reports, targets, saves, recorded, order.tensor)
@@ -354,9 +355,9 @@ class _RecordCheck(NamedTuple):
     """The extent to which the undamaged shards of a checkpoint confirm the trainer's record."""
 
     is_confirmed: bool
-    """Whether some shards are copies by the record, and all such are equal."""
+    """Whether some shards are copies by the record, and all such shards are equal."""
     shared: frozenset[str]
-    """Tensors that are equal in all of these shards, so that they are in any other, too."""
+    """Tensors that are equal in all of these shards, and therefore in any other."""
 
 
 class Evidence:
@@ -377,7 +378,7 @@ class Evidence:
             targets: Missing or damaged shards.
             saves: Other checkpoints.
             recorded: The trainer's record, which is ignored if the shards contradict it.
-            tensor: The one tensor that is to be replaced; None: all must be equal.
+            tensor: The one tensor that is to be replaced; None if all must be equal.
         """
         self._reports = reports
         self._saves = saves

@@ -142,7 +142,7 @@ def what_can_be_rebuilt(
 
 
 def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOrder) -> Iterator[Finding]:
-    """Return the findings against writing anything."""
+    """Return the findings that rule out any write."""
     if not order.apply:
         yield from pending(tree)
     yield from not_acted_on(healing.checkpoint)

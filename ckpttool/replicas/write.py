@@ -50,7 +50,7 @@ Piece = bytes | Extent
 
 
 class Rebuilding:
-    """Prepares every file, and puts them in place when all are ready."""
+    """Prepares all files, and moves them into place when all are ready."""
 
     def __init__(self, tree: Tree, healing: Healing, reports: Mapping[str, ShardReport]) -> None:
         """Store the plan, and the reports on the checkpoint's shards, by path."""
@@ -61,7 +61,7 @@ class Rebuilding:
         self._puts: list[Put] = []
 
     def run(self) -> None:
-        """Execute it.
+        """Execute the plan.
 
         Raises:
             IncompleteError: A donor changed, or a written file differs from it. Nothing was changed.
@@ -218,7 +218,7 @@ def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]
 
 
 def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tuple[TensorEntry, ...]) -> list[Piece]:
-    """Take one tensor from the donor, and the rest from the file itself."""
+    """Combine one tensor of the donor with the rest of the damaged file."""
     with storage.open(shard.target.path) as source:
         size = source.stamp.size
         target_entries = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}

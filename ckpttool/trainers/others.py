@@ -1,4 +1,4 @@
-"""Recognition of saves of trainers without a layout here, so that they are refused by name and not called damaged.
+"""Recognize saves of trainers without a layout here, to refuse them by name and not report them as damaged.
 
 Sources: the names that these projects give their saved files; no file is opened.
 """
@@ -21,7 +21,7 @@ class _Save:
     folder: str
     """Pattern of its name."""
     holds: tuple[str, ...]
-    """Patterns of names in it: each must be there."""
+    """Patterns of names in it: each must match an entry."""
 
 
 _ANY = "(?s:.+)"
@@ -65,7 +65,7 @@ _BESIDE = (
 
 
 def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
-    """Return the unknown trainer whose saves are in a folder; None if no save shows it.
+    """Return the unknown trainer whose saves are in a folder; None if there is no such save.
 
     Args:
         listing: The folder's names.

@@ -24,7 +24,7 @@ def layouts() -> tuple[LayoutSigns, ...]:
 
 
 def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
-    """Return every layout that a folder has: a training that changed its layout leaves two.
+    """Return every layout that a folder has: a training run that changed its layout leaves two.
 
     A layout that gives way is returned if it is the only one, or has several saves that belong to no other. Saves of
     unknown trainers are ignored, unless a layout is requested.
@@ -54,12 +54,12 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 
 
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
-    """Return whether a layout that gives way has a series in a folder: a single one is an export.
+    """Return whether a layout that gives way has a series of saves in a folder: a single save is an export.
 
     If the saves of other layouts look like its saves, an unclaimed folder is a copy of one of theirs.
 
     Raises:
-        OSError: A folder that would tell cannot be listed.
+        OSError: A folder that would decide cannot be listed.
     """
     sign_count = 0
     for entry in listing.entries:
@@ -132,7 +132,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def places_below(path: str) -> Iterator[str]:
-    """Yield the usual places of trainings below a folder, each once, however it is linked."""
+    """Yield the usual places of trainings below a folder, each once, regardless of links."""
     visited = {os.path.realpath(path)}
     for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
         roots = [path]

@@ -47,15 +47,15 @@ LAYOUT_NAMES = (
 """Values of `--layout`, the most usual first; a table, so that help imports no trainer."""
 
 FIRST = "mindformers"
-"""The trainer whose terms documents used before they had every trainer's."""
+"""The trainer whose terms documents used before they contained every trainer's."""
 
 
 _GUARD_LINES = "ckpttool.trainers.mindformers.logs.text:GuardLines"
-"""The format of a guard's lines, after those of all trainers: they can be in the log of any."""
+"""The format of a guard's lines, after those of all trainers: they can be in any trainer's log."""
 
 
 def trainers() -> Iterator[Trainer]:
-    """Yield all trainers, most specific first; they are imported one by one."""
+    """Yield all trainers, most specific first; each is imported when it is needed."""
     for trainer in TRAINERS:
         yield cast("Trainer", referred(trainer)) if isinstance(trainer, str) else trainer
 
@@ -78,7 +78,7 @@ def words_of_logs(formats: Collection[str]) -> Phrasing | None:
 
 
 def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader:
-    """Return a reader of all trainers' logs, which knows their places.
+    """Return a reader of all trainers' logs, including their places.
 
     Args:
         columns: `step=iter,global_norm=gnorm`: names of fields in logs with named columns.

@@ -1,6 +1,6 @@
 """Verify, seal and report checkpoints as they are saved.
 
-For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It starts in `verbs.py`; `rules.py` decides about reports
+For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It starts in `verbs.py`; `rules.py` decides on reports
 and actions.
 """
 

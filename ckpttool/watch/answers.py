@@ -43,12 +43,12 @@ def document(answer: WatchEvent) -> Document:
 
 
 def one_line(answer: WatchEvent) -> str:
-    """Encode the document in one line of ASCII: a script reads line by line."""
+    """Encode the document in one line of ASCII: scripts read line by line."""
     return json.dumps(document(answer), allow_nan=False)
 
 
 def text(answer: WatchEvent) -> str:
-    """Describe it in one line for people."""
+    """Describe the event in one line of text."""
     facts = [] if answer.word is None else [answer.word.value]
     facts += ["sealed"] if answer.sealed else []
     facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
@@ -63,5 +63,5 @@ def text(answer: WatchEvent) -> str:
 
 
 def table(answer: WatchEvent) -> RenderableType:
-    """Show it as the watch does."""
+    """Show the event as the watch prints it."""
     return line(text(answer))

@@ -309,7 +309,7 @@ def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> I
 
 
 def _tell(event: WatchEvent, fmt: Format) -> None:
-    """Print an event in one line, at once."""
+    """Print an event in one line, immediately."""
     from ckpttool.watch.answers import one_line, text
 
     output.result(one_line(event) if fmt is Format.JSON else text(event))

@@ -93,7 +93,7 @@ class ListedFiles:
         self._known = self._now()
 
     def moved(self) -> bool:
-        """Return whether they have changed, or may have."""
+        """Return whether they have changed, or may have changed."""
         return self._known is None or self._now() != self._known
 
     def _now(self) -> dict[str, FileStamp] | None:

@@ -27,14 +27,14 @@ class Measured(Protocol):
     question: WatchQuestion
     known: Watched
     told: Counter[EventKind]
-    """Number of events since it began, like the next two."""
+    """Number of events since the watch began; the next two values also count from there."""
     hook_failures: int
     verified_bytes: int
     polled_at: float | None
-    """Seconds since 1970; None: no such event yet."""
+    """Seconds since 1970; None if there was no such event yet."""
     free_bytes: ByteCount | None
     norm: float | None
-    """Embedding local norm (sum of squares) at the last judged save; None: not in a log."""
+    """Embedding local norm (sum of squares) at the last judged save; None if no log has it."""
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
 
     good = [save for save in watched.saves if save.state is SaveState.GOOD]
     step = good[0].step if good else None
-    # After a training goes back, new good saves have lower steps.
+    # After a run goes back to an earlier step, new good saves have lower steps.
     written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
     when = None if written is None else written / 1e9
     yield gauge("newest_good_step", "Step of the newest checkpoint that was verified as good.", step)

@@ -31,7 +31,7 @@ class SaveState(str, Enum):
 
 
 class EventKind(str, Enum):
-    """The kind of an event. A promise to scripts: words are added, never renamed."""
+    """The kind of an event. Scripts may rely on the words: new ones are added, none are renamed."""
 
     GOOD = "good"
     BAD = "bad"
@@ -70,15 +70,15 @@ class SeenSave:
     """Number of files that are missing in the listing so far."""
     nbytes: ByteCount | None = None
     age: float | None = None
-    """Seconds since one of its files was written, by the disk's clock and ours; None: unknown."""
+    """Seconds since one of its files was written, by the clocks of the disk and this machine; None if unknown."""
     written_ns: tuple[int, int] | None = None
-    """Times at which the first and the last of its files were written, by the disk's clock; None: unknown."""
+    """Times at which the first and the last of its files were written, by the disk's clock; None if unknown."""
     files: int = 0
     """Number of its files with tensors or state."""
     beside: str = ""
     """Changes with any other file in its own folder: records, temporary files."""
     is_committed: bool = False
-    """Whether the trainer itself says that it is finished."""
+    """Whether the trainer itself reports it as finished."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -93,7 +93,7 @@ class SeenNode:
     number: int
     """Number of the part, from 1."""
     name: str
-    """Name for people."""
+    """Name for messages."""
     mark: str
     """A text that changes when it is rewritten; empty if it does not exist."""
 
@@ -143,11 +143,11 @@ class KnownSave:
     still: int = 0
     """Number of polls since then."""
     judged_at: float | None = None
-    """Time of the last read in its current state; None: not read yet."""
+    """Time of the last read in its current state; None if it has not been read."""
     word: VerdictWord | None = None
     """The last verdict in one word."""
     was_good: bool = False
-    """Whether it was ever good, whatever happened later."""
+    """Whether it was ever good, regardless of later changes."""
     told_incomplete: bool = False
     read_again: bool = False
     """Whether it was read once more since it was verified as good."""
@@ -156,11 +156,11 @@ class KnownSave:
     seal_tried: bool = False
     """Whether it was read to be sealed as it is now."""
     newest_ns: int | None = None
-    """Time at which the last of its files was written, by the disk's clock; None: unknown."""
+    """Time at which the last of its files was written, by the disk's clock; None if unknown."""
     good_ns: int | None = None
     """The same when it was last verified as good."""
     rewritten: bool = False
-    """Whether each of its files was written again since it was good: a training that went back saves it once more."""
+    """Whether each of its files was written again since it was good, by a run that went back to an earlier step."""
     files: int = 0
     """As in `SeenSave`."""
     good_files: int = 0
@@ -178,7 +178,7 @@ class Watched:
     now: float = 0.0
     """The watch's own clock at the last poll, in seconds: it never goes back."""
     last_new: float | None = None
-    """Arrival of the latest save, by this clock; for saves of the first poll, the time of writing. None: no save.
+    """Arrival of the latest save, by this clock; for saves of the first poll, the time of writing. None for no save.
     """
     newest: str | None = None
     """The key of that save."""
@@ -191,7 +191,7 @@ class Watched:
     low_told: bool = False
     """Whether lack of space for the next save was reported."""
     unseen_since: float | None = None
-    """Time since which the tree is invisible or empty; None: it is visible."""
+    """Time since when the tree has been invisible or empty; None if it is visible."""
     unseen_told: bool = False
     nodes: tuple[KnownNode, ...] = ()
     """By number."""
@@ -221,13 +221,13 @@ class WatchRule:
     settle: int = 2
     """Number of polls without a change after which a save counts as complete."""
     patience: float | None = None
-    """Seconds without a change after which an incomplete save is reported; None: three times the duration of a save."""
+    """Seconds without a change before an incomplete save is reported; None for three times a save's duration."""
     again: float = 3600.0
-    """Seconds after which a good save is read again, or as soon as a newer save is good; 0: never."""
+    """Seconds after which a good save is read again, or as soon as a newer save is good; 0 for never."""
     seal: bool = False
     """Whether good saves are to be sealed."""
     rested: float | None = None
-    """Age in seconds from which a file counts as complete without polls; None: only polls count."""
+    """Age in seconds from which a file counts as complete without polls; None if only polls count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ class Judge:
     seal: bool = False
     """Whether it is to be sealed if it is good."""
     fresh: bool = False
-    """Whether it was not good yet: its current state is what the trainer intended."""
+    """Whether it has not been good yet: its current state is what the trainer intended."""
     rewritten: bool = False
     """As in `KnownSave`: its records belong to another save of its name."""
     grown: bool = False
@@ -251,7 +251,7 @@ class Judge:
     beside: str = ""
     """As in `SeenSave`."""
     early: bool = False
-    """Whether to read it only if it has left the memory: its time has not come yet."""
+    """Whether to read it only if it is no longer in memory: the next read is not due yet."""
     good_ns: int | None = None
     """As in `KnownSave`."""
 
@@ -295,7 +295,7 @@ class WatchEvent(Answered):
     id: str = ""
     """32 hexadecimal digits, equal for duplicates."""
     at: float = 0.0
-    """Seconds since 1970 of the report."""
+    """Time of the report, in seconds since 1970."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -319,18 +319,18 @@ class WatchQuestion:
     level: Level = Level.CHECKSUM
     seal: bool = False
     threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a save is unhealthy; None: use the trainer's record alone."""
+    """Embedding local norm (sum of squares) from which a save is unhealthy; None to use the trainer's record alone."""
     logs: LogQuestion = LogQuestion()
-    """Logs that show it. Without patterns: those in the output folder."""
+    """Patterns of the logs that show it; without patterns, those in the output folder."""
     hook: tuple[str, ...] = ()
-    """The command to run for each event, as words; empty: no command."""
+    """The command to run for each event, as words; empty for no command."""
     max_rate: int | None = None
-    """Greatest average number of bytes to read per second; None: no limit."""
+    """Greatest average number of bytes to read per second; None for no limit."""
     metrics: str | None = None
-    """The metrics file for Prometheus' node exporter; None: no file."""
+    """The metrics file for Prometheus' node exporter; None for no file."""
     listen: tuple[str, int] | None = None
-    """Host and port of the metrics server; None: no server."""
+    """Host and port of the metrics server; None for no server."""
     environment: Mapping[str, str] | None = None
     """Environment of the process: for the path of the state, and for hooks."""
     part: PartQuestion | None = None
-    """The part that this machine keeps for another watch that judges all parts; None: this watch judges."""
+    """The part that this machine keeps for another watch that judges all parts; None if this watch judges."""

@@ -57,7 +57,7 @@ class Read:
     """None if it does not apply to the files: they changed while they were read, or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
-    """Notes for people."""
+    """Notes for the user."""
     error: BaseException | None = None
     """The exception that stopped it."""
 
@@ -68,7 +68,7 @@ class Reading:
     def __init__(
         self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, request: Judge, done: Callable[[Read], None]
     ) -> None:
-        """Begin at once.
+        """Begin reading immediately.
 
         Args:
             question: The level of the check, and its speed.
@@ -91,7 +91,7 @@ class Reading:
         self._thread.start()
 
     def leave(self) -> None:
-        """Cancel: it ends after the current shard, or with the process."""
+        """Cancel the read: it ends after the current shard, or with the process."""
         self._left = True
         self._thread.join(LEAVE_SECONDS)
 
@@ -202,15 +202,15 @@ class Reading:
         return health_reason(judged, require=False, ignore=False), norm
 
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
-        """Read and seal it as the sealer does, because the earlier read has no digests."""
+        """Read and seal the save as the sealer does, because the earlier read has no digests."""
         with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
             with_records = self._tree.with_own_records(checkpoint)
             verdict = self._verdict(session, with_records)
             return (False, ()) if verdict is None else self._seal(session, with_records, verdict)
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
-        """Seal it, and return whether that succeeded and the differences."""
-        # In a grown save all sealed files are unchanged: that was checked before.
+        """Seal the save, and return whether that succeeded, with the differences."""
+        # In a save with added files, all sealed files are unchanged: that was checked before.
         tree, reseal = self._tree, self.requested.rewritten or self.requested.grown
         try:
             if not is_object_store(tree.storage.root):
@@ -239,7 +239,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Return whether most of a save is in memory, so that reading it does not test the disk; None: unknown."""
+    """Return whether most of a save is in memory, so that reading it does not test the disk; None if unknown."""
     cached = []
     if not tree.machines.is_here:
         return None

@@ -1,6 +1,7 @@
 """Interpretation of a poll: new saves, saves to read, and events to report.
 
-A save goes from saving to complete to good or bad, and disappears with its files. Two things look like damage but are
+A save is first in progress, then complete, then good or bad, and disappears with its files. Two things look like damage
+but are
 not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported only
 after its files have not changed for longer than the patience, and a result counts only if the files are unchanged
 since. The clock is the watch's own, and never goes back.
@@ -44,7 +45,7 @@ LEAST_INTERVALS = 2
 """Below this the usual pace is unknown."""
 
 TIMES_USUAL = 3
-"""Factor over the usual pace from which a save is overdue."""
+"""Multiple of the usual interval after which a save is overdue."""
 
 _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
@@ -76,7 +77,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
         The new state, and the actions: first the events to report, then the saves to read, newest first.
     """
     now = max(now, watched.now)
-    if watched.saves and not sighting.saves:  # a training keeps its newest save: more likely, the disk is not mounted
+    if watched.saves and not sighting.saves:  # no trainer deletes its newest save: more likely, the disk is not mounted
         return unseen(watched, rule, "it has no checkpoint any more", now=now)
     moves = sighting.under_way != watched.under_way
     # A save that appeared since the last poll cannot be quiet for longer, even if its files are older: they are being
@@ -119,12 +120,12 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
 
 
 def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Record that the tree cannot be read: its state stays, and the problem is reported once.
+    """Record that the tree cannot be read: its state is unchanged, and the problem is reported once.
 
     Args:
         watched: The state before.
         rule: The rules for reporting events.
-        why: The reason, as a sentence of its own.
+        why: The reason, as a complete sentence.
         now: As in `observe`.
     """
     now = max(now, watched.now)
@@ -143,7 +144,7 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
 
 
 def patience_of(watched: Watched, rule: WatchRule) -> float:
-    """Return how many seconds a save may rest before missing files are reported."""
+    """Return how many seconds a save may stay unchanged before missing files are reported."""
     if rule.patience is not None:
         return rule.patience
     return max(LEAST_PATIENCE, TIMES_USUAL * median(watched.durations) if watched.durations else 0.0)
@@ -377,13 +378,13 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
 
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
-    """Return the kind of event for a verdict; None: nothing yet."""
+    """Return the kind of event for a verdict; None if there is no event yet."""
     judge = judgement.request
     if not against:
         return EventKind.READ_AGAIN if judge.cold else EventKind.GOOD
     codes = {finding.code for finding in against}
     if save.was_good and not (judge.final or judge.cold) and codes <= _WHILE_REWRITTEN:
-        # A file that was not written since is damaged; those that were may be a save under way.
+        # A file that was not written since is damaged; files that were may belong to a save in progress.
         differing = {finding.path for finding in against if finding.code is Code.CHECKSUM_MISMATCH}
         if judgement.written_since and differing <= judgement.written_since:
             return None
@@ -426,7 +427,7 @@ def _event(
 
 
 def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
-    """Return for a single poll the saves that it did not read, with reasons, one sentence each, newest first."""
+    """Return the saves that a single poll did not read, newest first, each with the reason as a sentence."""
     texts = []
     for save in watched.saves:
         if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
@@ -448,7 +449,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
 def is_idle(watched: Watched) -> bool:
     """Return whether no save is settling, so that only names need to be checked.
 
-    A save that was reported as not intact does not wait any longer: a training that died left it.
+    A save that was reported as not intact does not wait any longer: a crashed run left it.
     """
     return all(
         save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)

@@ -24,7 +24,7 @@ OF_PARTS = OF_A_TREE | {
     NodesCode.NOT_LOOKED_AT,
     Code.CHANGED_WHILE_READING,
 }
-"""Codes that parts of different times may cause."""
+"""Codes that parts written at different times may cause."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
 """Codes about the records of a save: these are not shards, but the shards are useless without them."""

@@ -1,4 +1,4 @@
-"""Polls of a watched tree: of saves on this machine, of one machine's part, of all parts."""
+"""Polls of a watched tree: of saves on this machine, of one machine's part, or of all parts."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class _Companions:
     def _files(self, folder: str) -> Iterator[str]:
         """Yield the files in and below a save's folder, up to a limit, without following links to folders.
 
-        The folder itself may be a link: to another disk, or to everything that this machine has.
+        The folder itself may be a link: to another disk, or to all files of this machine.
         """
         storage, waiting, budget = self._tree.storage, [folder], MOST_BESIDE
         while waiting and budget:
@@ -275,7 +275,7 @@ def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
 
 
 _MOST_HOSTS = 4
-"""Machines that one line names."""
+"""Maximum number of machines in one line."""
 
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:

@@ -38,7 +38,7 @@ from ckpttool.watch.model import KnownNode, KnownSave, SaveState, Watched
 SCHEMA = "ckpttool/watch-state/1"
 
 STATE_LIMIT = 64 << 20
-"""Bytes: some hundred thousand saves."""
+"""Bytes: enough for about a hundred thousand saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class WatchState:
     boot: str
     """Boot ID of the machine whose clock the times use; empty if unknown."""
     seconds: float
-    """Seconds since that start."""
+    """Seconds since that boot."""
     wall: float
     """Seconds since 1970, in case the machine was restarted."""
 

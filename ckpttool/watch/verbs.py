@@ -83,8 +83,8 @@ class Watch:
         Args:
             question: The tree to watch, and the options.
             tell: Called with each event before the hook is run.
-            note: Called with a sentence for people.
-            machine: The machine whose clock counts; None: this machine.
+            note: Called with a sentence for the user.
+            machine: The machine whose clock counts; None for this machine.
         """
         self.question = question
         self.known = Watched()
@@ -271,7 +271,7 @@ class Watch:
         return self.free_bytes
 
     def _say(self, about: str, text: str) -> None:
-        """Report a problem, once while it lasts."""
+        """Report a problem once, as long as it lasts."""
         if text and text != self._said.get(about):
             self._note(text)
         self._said[about] = text

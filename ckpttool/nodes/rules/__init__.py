@@ -1,1 +1,1 @@
-"""Consequences of viewing a tree from several machines, as pure rules."""
+"""Pure rules for a tree that was recorded on several machines."""

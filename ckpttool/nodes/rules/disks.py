@@ -20,10 +20,10 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
-"""Number of machines with the same missing files, and of files, in one line."""
+"""Maximum number of machines with the same missing files, and of files, in one line."""
 
 _MOST_COPIED = 8
-"""Number of files that a command names one by one; for more, it names their folders."""
+"""Maximum number of files that a command names; for more files, it names their folders."""
 
 
 def with_placement(
@@ -144,7 +144,7 @@ def _named(disks: Sequence[Home]) -> str:
 
 
 def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
-    """Return the commands that copy files from the first disk with each; any name is quoted."""
+    """Return the commands that copy each file from the first disk that has it; names are quoted."""
     sources: defaultdict[int, list[str]] = defaultdict(list)
     for path in paths:
         at = next((at for at, disk in enumerate(disks) if path in disk.files), None)
@@ -248,7 +248,7 @@ def _elsewhere(
 
 
 def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
-    """Return the command that copies files to the same places below another folder; any name is quoted."""
+    """Return the command that copies files to the same places below another folder; names are quoted."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # the folder of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
     return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"
@@ -264,7 +264,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
     Args:
         coming: The destination of the saves, and the number that must fit.
         merge: The machines of the parts.
-        sizes: Bytes of each file of the save that is resumed from, by its path: the next saves are assumed to be equal,
+        sizes: Bytes of each file of the save to resume from, by its path: the next saves are assumed to be equal,
             with each file on its current disk.
 
     Returns:

@@ -30,7 +30,7 @@ SKEW_SECONDS = 60.0
 """Allowed clock difference between machines."""
 
 _MOST_NAMED = 8
-"""Number of part numbers in one line."""
+"""Maximum number of part numbers in one line."""
 
 
 def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
@@ -168,7 +168,7 @@ class _Judge:
         return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
 
     def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
-        """Return the ranks of which a seat has files of a save, for each that has any."""
+        """Return, for each seat with files of a save, the ranks of these files."""
         ranks_of_seat: defaultdict[int, set[int]] = defaultdict(set)
         for shard in checkpoint.shards:
             if shard.rank is not None:
@@ -293,7 +293,7 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
 def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     """Return folders divided among parts that recorded different names there, and two such parts of each.
 
-    This is true for a complete tree whose folder is on another disk, whatever its names.
+    This is true for a complete tree whose folder is on another disk, regardless of its names.
     """
     disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
     for seat, folders in zip(merge.seats, merge.divided, strict=False):

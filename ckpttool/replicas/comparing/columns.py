@@ -32,7 +32,7 @@ class IdenticalRanks:
     __slots__ = ("agreed", "compared", "digests", "names", "other_digests", "ranks", "unproven")
 
     def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], digests: bytes, others: DigestHistory) -> None:
-        """Take the ranks, ascending, the names of their tensors, and the digests here and at other checkpoints."""
+        """Store the ranks, ascending, the names of their tensors, and the digests here and at other checkpoints."""
         self.ranks, self.names, self.digests, self.other_digests = ranks, names, digests, others
         self.compared = 0
         """Tensors with known replicas."""
@@ -42,7 +42,7 @@ class IdenticalRanks:
         """The fewest ranks that agree on one of its tensors."""
 
     def note_agreement(self, ranks: int) -> None:
-        """Note the number of ranks that agree on one of its tensors, including its own."""
+        """Record the number of ranks that agree on one of its tensors, including its own."""
         self.agreed = ranks if self.agreed is None else min(self.agreed, ranks)
 
     @property

@@ -52,7 +52,7 @@ class Context(NamedTuple):
     recorded: RecordedSlices | None = None
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
-    """Finds the differing bytes of two shards; None: they are not searched."""
+    """Finds the differing bytes of two shards; None if they are not searched for."""
     root: str = "DIR"
     name: str | None = None
     """Root of the tree and name of the checkpoint, for advice; without a name, there is no advice to repair it."""
@@ -159,7 +159,7 @@ class _Slices(NamedTuple):
     """Ranks with files that are not suspected: a tensor in which these differ is another slice."""
 
     def may_be_shared(self, name: str, rank: Rank, peer: Rank) -> bool:
-        """Return whether two ranks have the same slice of a tensor; also if the first one's is unknown."""
+        """Return whether two ranks have the same slice of a tensor; also true if the first rank's slice is unknown."""
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(peer)
@@ -319,7 +319,7 @@ def differing_bytes(
 def _blocks(
     ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], peer_spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the bytes of a tensor of both files, and their place in the first; all of one size."""
+    """Yield the bytes of a tensor of both files, and their place in the first, in blocks of one size."""
     for (begin, end), (start, stop) in zip(spans, peer_spans, strict=False):
         length = min(end - begin, stop - start)
         for at in range(0, length, BLOCK_BYTES):

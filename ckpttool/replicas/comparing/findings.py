@@ -36,7 +36,7 @@ def replica_findings(
         suspicions: The suspicions about files of one role.
         paths: Paths of these files.
         places: The first difference of a rank's file in a tensor, if searched.
-        name: Name of the checkpoint; None: without advice to heal it.
+        name: Name of the checkpoint; None to omit the advice to heal it.
         root: Root of the tree, for that advice.
     """
     parted = [suspicion for suspicion in suspicions if suspicion.kind is SuspicionKind.PARTED]

@@ -17,10 +17,10 @@ from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_r
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
-"""Checkpoints before and after whose records are read: a manifest of thousands of ranks takes a second."""
+"""Number of earlier and of later checkpoints whose records are read: a manifest of thousands of ranks takes a second."""
 
 MOST_OTHERS = 8
-"""Checkpoints in one comparison: with thousands of ranks and no replicas each takes some 20 MB."""
+"""Maximum number of checkpoints per comparison: each takes about 20 MB for thousands of ranks and no replicas."""
 
 
 class Replicas:
@@ -162,5 +162,5 @@ def _may_have_replicas(tensors: Tensors) -> bool:
 
 
 def _has_checksum(report: ShardReport) -> bool:
-    """Return whether a checksum proves the shard, or its damage."""
+    """Return whether a checksum proves that the shard is intact or damaged."""
     return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)

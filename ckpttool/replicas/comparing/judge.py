@@ -45,7 +45,7 @@ def judge_replicas(
 ) -> ReplicaJudgement:
     """Find the files of one role that differ from their replicas, and count the copies of each that agree.
 
-    Ranks hold the same slice of a tensor if the trainer's record says so, or if they were equal at other checkpoints
+    Ranks have the same slice of a tensor if the trainer's record says so, or if they were equal at other checkpoints
     and changed together. Shapes prove nothing: slices of a tensor have the same shape.
 
     Args:
@@ -168,7 +168,7 @@ class _Comparison:
                 self._add(group, _Difference(name, peer, ranks, proof, is_tied=not is_pair), expected, history)
 
     def _add_parted(self, name: str, replicas: ReplicaSet) -> None:
-        """Add a tensor without a right value: each of several ranks has another."""
+        """Add a tensor without a right value: each of several ranks has a different one."""
         by_value = {value: list(replicas.groups_with(value)) for value in replicas.values}
         every_rank = _ranks_of([member for members in by_value.values() for member in members])
         for value, members in by_value.items():
@@ -213,7 +213,7 @@ class _Comparison:
             elif digest is not None and actual is not None:
                 unequal.append(offset)
         proof = difference.proof
-        # An untrained tensor is equal in other slices, too; but then all trained tensors differ.
+        # An untrained tensor is also equal in other slices; but then all trained tensors differ.
         if proof is None and self._is_equal_otherwise(group, difference.peer):
             proof = Proof.LEARNED if len(set(group.other_digests)) > 1 else Proof.ONCE
         if proof is None or (unequal and not equal):
@@ -306,7 +306,7 @@ class _Comparison:
         as_of = since = agreed_at = None
         kind = SuspicionKind.PARTED
         if not is_parted:
-            # Rarely trained slices equal an older step's by right, in tensors in which two halves differ.
+            # In tensors in which two halves differ, rarely trained slices may correctly equal those of an older step.
             if not most_copies.is_tied or _are_most(differences, group):
                 as_of = self._older_checkpoint(group, differences)
             kind = self._kind(group, differences, most_copies, proof, is_older=as_of is not None)

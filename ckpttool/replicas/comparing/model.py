@@ -30,9 +30,9 @@ class Sample:
 def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
     """Return a record unless the save's tensors contradict it: then it describes another parallel layout.
 
-    Only a record that was not written with the save may be. Three things contradict it: several replicas of one slice
-    differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's; most tensors
-    that should be sliced are equal in two slices.
+    This is possible only for a record that was not written with the save. Three things contradict it: several replicas
+    of one slice differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's;
+    most tensors that should be sliced are equal in two slices.
 
     Args:
         recorded: The slices of each rank by the trainer's own record.
@@ -96,13 +96,13 @@ class SuspicionKind(str, Enum):
     """The result of a comparison with replicas."""
 
     DIFFERS = "differs"
-    """In some tensors, and at no other checkpoint before or after."""
+    """It differs in some tensors, and at no other checkpoint before or after."""
     STALE = "stale"
-    """In most tensors, and at no other checkpoint before or after."""
+    """It differs in most tensors, and at no other checkpoint before or after."""
     DRIFTED = "drifted"
-    """From some checkpoint on, here and at every later one that is known."""
+    """It differs from some checkpoint on, here and at every later one that is known."""
     TIED = "tied"
-    """In some tensors, as many copies support it as contradict it."""
+    """It differs in some tensors, in which as many copies support it as contradict it."""
     PARTED = "parted"
     """All differ: they are no longer replicas."""
     COPIED = "copied"
@@ -135,7 +135,7 @@ class Suspicion:
     copy_of: Rank | None
     """A rank with the same differing tensors, though it is not a replica."""
     since: SavedAt | None
-    """For a drift: the first known checkpoint at which it differs; None: this one."""
+    """For a drift: the first known checkpoint at which it differs; None for this one."""
     agreed_at: SavedAt | None
     """The last earlier checkpoint at which it was equal; None if it did not drift."""
     is_decided: bool = False

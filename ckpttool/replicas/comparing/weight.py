@@ -182,7 +182,7 @@ def severity(suspicion: Suspicion) -> Severity:
 def is_outvoted(suspicion: Suspicion) -> bool:
     """Return whether three copies agree against a file, or two that are all other copies ever saved.
 
-    If more were saved, two may have been damaged alike, and the missing copy might have agreed with this file.
+    If more were saved, two may have the same damage, and the missing copy might have agreed with this file.
     """
     is_every_copy = len(suspicion.replicas) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
     return is_every_copy or len({*suspicion.replicas} - {*suspicion.unheard}) >= MIN_COPIES

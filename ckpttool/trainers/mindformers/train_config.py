@@ -54,7 +54,7 @@ KNOWN_KEYS = {
     "local_norm_format max_attention_logit_format monitor_on optimizer_state_format print_struct stable_rank_config "
     "step_interval target throughput_baseline weight_state_format",
 }
-"""Keys that the templates of MindFormers 1.6.0 to 2.1.0 have, all versions together, by strict section."""
+"""All keys in the templates of MindFormers 1.6.0 to 2.1.0, by strict section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ class StreamingData:
     """A data loader (HFDataLoader, formerly CommonDataLoader) that stores its position in files."""
 
     state_dir: str | None
-    """`dataset_state_dir` as the config has it: relative to the folder in which the training is started."""
+    """`dataset_state_dir` as written in the config: relative to the folder in which the training is started."""
     broadcast: bool
-    """Whether some ranks get their data from others, and keep no position."""
+    """Whether some ranks get their data from others, and record no position."""
     level: int
     """Level of broadcasting: 1 to inner pipeline stages, 2 to all ranks of a slice but one, 3 both."""
     stages: int | None
@@ -75,7 +75,7 @@ class StreamingData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """The settings of a YAML config that a resume depends on. None: not set and without a known default.
+    """The settings of a YAML config that a resume depends on. None means not set and without a known default.
 
     The world size is data_parallel * model_parallel * pipeline_stage * context_parallel; the global batch size is
     computed as MindFormers 1.6 and later do; the prefix is that of the CheckpointMonitor callback; with one pipeline
@@ -106,20 +106,20 @@ class TrainConfig(RunConfig):
     resume_training: str | bool | None = None
     """The value in the config before a launch rewrites it; None if it is not set."""
     reslices_by_time: bool = False
-    """Whether re-slicing takes the newest `.ckpt` of a rank's folder, and not the last by name."""
+    """Whether re-slicing takes the newest `.ckpt` of a rank's folder, instead of the last by name."""
     sinks_all: bool = False
     """Whether a data sink is the complete data set (`sink_size: -1`)."""
     dataset_samples: int | None = None
     """Samples in the training's data set, if the config contains their number (Megatron's `sizes`)."""
     legacy_switch: str = LEGACY_SWITCHES[0]
-    """The form of that switch in this config; the usual one if it has neither."""
+    """The form of the layout switch in this config; the usual one if it has neither."""
     remove_redundancy: bool | None = None
     """Whether shards are loaded as if each tensor were in only one shard; None if another file may set it."""
     use_parallel: bool | None = None
     """None if another file may set it, which was not read."""
     data_parallel: bool = False
     """True outside (semi-)automatic parallelism: each device reads its own data, and loads the file of its own rank.
-    World size and batch size then follow from the devices that are started, and are in no config."""
+    World size and batch size then depend on the number of devices that are started, and no config contains them."""
     device_batch_size: int | None = None
     """Samples per batch of one device; only with `data_parallel`."""
     shards_optimizer: bool = False
@@ -128,7 +128,7 @@ class TrainConfig(RunConfig):
     """None if the training data are not streamed."""
 
     def started_on(self, devices: int | None) -> TrainConfig:
-        """Return the meaning of the config on this number of devices: in data-parallel mode it determines the sizes."""
+        """Return the config for this number of devices, which determines the sizes in data-parallel mode."""
         if not self.data_parallel or devices is None:
             return self
         batch = None if self.device_batch_size is None else self.device_batch_size * devices
@@ -162,7 +162,7 @@ class ConfigView(View):
 
     @property
     def is_auto_parallel(self) -> bool:
-        """Whether the sizes of `parallel_config` count."""
+        """Whether the sizes of `parallel_config` apply."""
         mode = self.get("parallel.parallel_mode")
         return self.is_on("use_parallel") and (1 if mode is None else mode) in AUTO_PARALLEL
 

@@ -1,4 +1,4 @@
-"""Rules about values that YAML reads as something else; they hold for every YAML config of MindFormers."""
+"""Rules for values that YAML reads as another type; they apply to every YAML config of MindFormers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def number_as_text(view: View) -> Iterator[Problem]:
-    """Find numbers with an exponent that are text in YAML 1.1, as `1e-5`."""
+    """Find numbers with an exponent that are text in YAML 1.1, such as `1e-5`."""
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")

@@ -1,4 +1,4 @@
-"""Orbax: saves of JAX trainings by its CheckpointManager.
+"""Orbax: saves of JAX training runs by its CheckpointManager.
 
 Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves of it.
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 RECORD = "_CHECKPOINT_METADATA"
 """File that names the items of a save."""
 RECORD_LIMIT = 16 << 20
-"""Bytes of this file; a real one has some hundred."""
+"""Bytes of this file; a real one has a few hundred."""
 TREE = "_METADATA"
 """File in an item that names its arrays."""
 SHARDING = "_sharding"
-"""File in an item with arrays of JAX: their distribution over devices."""
+"""File in an item with JAX arrays: their distribution over devices."""
 ARRAYS = "array_metadatas"
 """A folder in such an item."""
 FIRST_API = ".experimental.v1."
-"""In the names of the handlers of `orbax.checkpoint.v1`, which loads no arrays of JAX without `_sharding`."""
+"""In the names of the handlers of `orbax.checkpoint.v1`, which loads no JAX arrays without `_sharding`."""
 MARK = "commit_success.txt"
 """Used only on object stores, where a folder cannot be renamed."""
 

@@ -186,7 +186,7 @@ class _Item:
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
-    """List the store of an item: its manifest, and data files of its own and of each process."""
+    """List the store of an item: its manifest, and the data files of the store and of each process."""
     try:
         names = {entry.name: entry.kind for entry in storage.entries(folder)}
     except (FileNotFoundError, NotADirectoryError):
@@ -195,8 +195,8 @@ def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
         item_name for item_name, kind in names.items() if item_name.startswith(_OF_PROCESS) and kind is Kind.FOLDER
     )
     if not stores and _DATA not in names and MANIFEST not in names:
-        # An item of the script's own, with contents that no record describes. Arrays stored in another form are not
-        # read.
+        # An item that the script writes itself, with contents that no record describes. Arrays stored in another form
+        # are not read.
         return _Item(shards=(), expected=() if names else (folder,))
     manifest = f"{folder}/{MANIFEST}"
     places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [

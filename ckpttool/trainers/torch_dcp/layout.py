@@ -69,7 +69,7 @@ class TorchDcpLayout(FoldersOfSlices):
         return replace(inventory, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Set the folder, as the application must: nothing chooses on its own."""
+        """Set the folder, which the application must name: torch does not choose one."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))

@@ -17,7 +17,7 @@ _OWN = "torch.distributed.checkpoint does not restore the position in the data: 
 
 
 def effects(resume: Resume) -> Effects:
-    """Return how many samples were read, if the save shows it; only the script knows where they continue."""
+    """Return how many samples were read, if the save shows it; only the script decides where they continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.slice_machine import Slice
 
 AT_A_SCAN = 64 << 10
-"""Bytes of a record that is read of every save of a tree: some 300 slices, and tens of milliseconds."""
+"""Maximum bytes of a record that is read for every save of a tree: about 300 slices, and tens of milliseconds."""
 OF_THE_NEWEST = 4 << 20
-"""The same for the few saves likely to be chosen, and for those without a step in their names: some 20,000 slices."""
+"""The same for the few saves likely to be chosen, and for those without a step in their names: about 20,000 slices."""
 
 _MOST_MISSING = 4096
 
@@ -69,7 +69,7 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
     Args:
         storage: The tree.
         folder: A path relative to its root; empty for the root itself.
-        sizes: Also take every shard's stamp: one more call per file.
+        sizes: Also read every shard's stamp, which takes one more call per file.
         most: Bytes of the record up to which it is read. `with_own_records` reads larger records.
 
     Raises:
@@ -173,7 +173,7 @@ def _unfinished(folder: str) -> Finding:
 def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
-    """Read the record, or those of all ranks; none if one is too large, none with findings if it is bad."""
+    """Read the record, or those of all ranks; none if one is too large; none, with findings, if one is invalid."""
     from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree with only names needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]

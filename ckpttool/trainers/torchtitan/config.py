@@ -1,8 +1,8 @@
 """torchtitan's configs in TOML: settings that harm a resume.
 
 Source:
-    torchtitan 0.1.0 and 0.2.2 (`config_manager.py`, `config/job_config.py`, `components/checkpoint.py`). 0.3.0 has no
-    such files any more: its configs are Python.
+    torchtitan 0.1.0 and 0.2.2 (`config_manager.py`, `config/job_config.py`, `components/checkpoint.py`). 0.3.0 no
+    longer has such files: its configs are Python.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
 
 
 def left_out(view: View) -> list[str]:
-    """Return which parts of a save it does not load."""
+    """Return the parts of a save that it does not load."""
     names = view.raw(LEFT_OUT)
     if isinstance(names, str):
         names = names.split(",")

@@ -2,8 +2,8 @@
 
 Source:
     `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
-    its own number, with the number of ranks; another number of ranks is refused. Run with 4 ranks: 2 stop with an
-    AssertionError ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
+    its own number, with the number of ranks; another number of ranks is refused. Tried with saves of 4 ranks: 2 ranks
+    stop with an AssertionError ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""torchtitan's own choice: the highest number of any finished-looking entry, with any other name parts.
+"""torchtitan's own choice: the highest number in the name of any entry that looks finished.
 
 Source:
     `CheckpointManager._find_load_step` of torchtitan 0.3.0: `re.search("step-([0-9]+)")` over all entries of the folder
-    that contain `.metadata` or `model.safetensors.index.json`; then `step-N` is opened. It never falls back.
+    that contain `.metadata` or `model.safetensors.index.json`; then `step-N` is opened. There is no fallback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""verl: reinforcement learning whose workers save one folder per role, and the driver its data loader.
+"""verl, for reinforcement learning: the workers save one folder per role, the driver saves its data loader.
 
 Source: `fsdp_checkpoint_manager.py` and `checkpoint_handler.py` in verl/utils/checkpoint, and
 verl/trainer/ppo/ray_trainer.py.

@@ -39,7 +39,7 @@ class VerlLayout(WrittenTogether):
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: it writes to the final name directly."""
+        """Return False: verl writes directly to the final name."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -58,7 +58,7 @@ class VerlLayout(WrittenTogether):
         return iter((tracker_pointer(storage, folder_of),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the tracker as it is after this save."""
+        """Return the contents of a tracker that names this save."""
         step = step_of(checkpoint.name)
         return {} if step is None else tracker_naming(checkpoint.name, step)
 

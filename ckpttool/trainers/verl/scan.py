@@ -177,13 +177,13 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
-    """Return whether the training takes several batches per step, such as by filtering: then counts are not steps."""
+    """Return whether the training takes several batches per step, for example to filter: counts are then not steps."""
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
-    """Suspect the numbers of saves that each have the batch count of another one: their names were exchanged."""
+    """Suspect the numbers of saves that each have the batch count of another one: their names were swapped."""
     exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
@@ -203,7 +203,7 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return the saves that have each other's batch counts in a cycle: by its number, the number that each counts.
+    """Return the saves whose batch counts form a cycle: the step that each counts, by the step in its name.
 
     With one batch per step, a step minus its count is the number of batches in the epochs before, a multiple of the
     batches per epoch: no such number leads from one correctly named save to another.
@@ -257,7 +257,7 @@ def _other_updates(save: Checkpoint, count: int | None, made: int) -> Finding:
 def _named_only(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Finding]:
-    """Report that the newest unsuspicious save has its step only from its name, if so."""
+    """Report if the step of the newest unsuspicious save is known only from its name."""
     believed = [save for save in saves if all(finding.code is not Code.STEP_DISAGREES for finding in save.findings)]
     for save in believed[-1:]:
         if save.step not in {counts.get(save.name), updates.get(save.name)}:
@@ -320,7 +320,7 @@ def _steps_of(storage: Storage, path: str) -> list[int]:
             contents = torch_contents(source, directory.entries if directory.verifiable else ())
             steps = [entry for entry in contents.entries if entry.name.endswith(".step")]
             values = read_single(source, steps[:_MOST_PARAMETERS])
-    except OSError:  # what is wrong with it is for the check of every file
+    except OSError:  # the check of every file reports its problems
         return []
     return [int(value) for _, value in values if isinstance(value, (int, float)) and 0 <= value < 10**STEP_DIGITS]
 
@@ -409,7 +409,7 @@ def _look_at_role(storage: Storage, save: str, role: str, options: ScanOptions) 
     for entry in entries:
         match, path = re.fullmatch(STATES, entry.name), f"{folder}/{entry.name}"
         if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
-            continue  # of the tokenizer and the model's config it keeps copies here
+            continue  # it stores copies of the tokenizer and the model's config here
         rank = Rank(int(match["rank"]))
         kinds.add(match["kind"])
         worlds[int(match["world"])] += 1
@@ -486,7 +486,7 @@ def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
     """Return the content of `data.pt`; None if it does not exist, or is larger than a loader's state."""
     try:
         return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
-    except OSError:  # what is wrong with it is for the check of every file
+    except OSError:  # the check of every file reports its problems
         return None
 
 
