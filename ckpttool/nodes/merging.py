@@ -182,7 +182,7 @@ _WORST_LAST = (Kind.FILE, Kind.FOLDER, Kind.LOST, Kind.OTHER)
 
 
 def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
-    """Use the records that are equal on all machines that have them; ignore the others, except manifests."""
+    """Use the records that are equal on all machines that have them; others, except manifests, count as failed."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for view in views:
         for path, content in view.answers.files.items():

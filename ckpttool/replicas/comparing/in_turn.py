@@ -17,7 +17,7 @@ from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_r
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
-"""Number of earlier and of later checkpoints whose records are read: a manifest of thousands of ranks takes a second."""
+"""Number of earlier and later checkpoints whose records are read: a manifest of thousands of ranks takes a second."""
 
 MOST_OTHERS = 8
 """Maximum number of checkpoints per comparison: each takes about 20 MB for thousands of ranks and no replicas."""
