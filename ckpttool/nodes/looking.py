@@ -189,7 +189,7 @@ def _files(storage: Storage, root: str) -> Iterator[str]:
 
 
 def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
-    """Return whether a small file may be read as a record: ours, or a trainer's."""
+    """Return whether a small file may be read as a record, by ckpttool or by a trainer."""
     if path.startswith(f"{OWN_FOLDER}/"):
         return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
     return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None

@@ -78,7 +78,8 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
 
     Raises:
         UsageError: It is in the tree, its folder does not exist, the path is taken by another file, or by something
-        other than a file. UnsafeError, WriteFailedError: Its folder cannot be created.
+            other than a file.
+        UnsafeError, WriteFailedError: Its folder cannot be created.
     """
     if out == STREAM:
         raise UsageError(
@@ -111,7 +112,7 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
         place: The file.
         seat: The part to be written.
         keeps: Whether a watch keeps it up to date: its process may have been restarted under another name, as for a
-        pod.
+            pod.
 
     Raises:
         UsageError: It belongs to another machine.

@@ -257,7 +257,7 @@ def failure_of(error: OSError) -> Failure:
 
 
 def _raised(failure: Failure, path: str) -> OSError:
-    """Return the error for a failure, with our own message."""
+    """Return the error for a failure, with a message in English."""
     kind, number = failure
     if kind not in _ERRORS:
         return OSError(number, os.strerror(number), path)

@@ -48,8 +48,8 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
 
     Raises:
         UsageError: The number of the part is unknown; or it cannot be written there.
-        UnsafeError: It is larger than the limit for reading. WriteFailedError, NotDurableError: It could not be
-        written.
+        UnsafeError: It is larger than the limit for reading.
+        WriteFailedError, NotDurableError: It could not be written.
     """
     process = process_of_part(question.part)
     if process is None:
@@ -233,7 +233,7 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """
     from ckpttool.core.write.files import replace as write
 
-    # The current file is our own; a file that appears in the meantime is not.
+    # The current file is this process's own; a file that appears in the meantime is not.
     write(place, data, overwrite=os.path.lexists(place), backup=False)
     return replace(made, path=place)
 

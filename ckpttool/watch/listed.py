@@ -84,7 +84,7 @@ class ListedFiles:
     """The files of a folder with a suffix: whether one was added, removed, or rewritten since."""
 
     unfinished: Collection[str] = ()
-    """None: they are replaced atomically."""
+    """Always empty, because they are replaced atomically."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
         """Record the current files."""

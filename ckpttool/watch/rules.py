@@ -1,9 +1,8 @@
 """Interpretation of a poll: new saves, saves to read, and events to report.
 
 A save is first in progress, then complete, then good or bad, and disappears with its files. Two things look like damage
-but are
-not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported only
-after its files have not changed for longer than the patience, and a result counts only if the files are unchanged
+but are not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported
+only after its files have not changed for longer than the patience, and a result counts only if the files are unchanged
 since. The clock is the watch's own, and never goes back.
 """
 

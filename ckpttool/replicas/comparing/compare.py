@@ -59,7 +59,7 @@ class Context(NamedTuple):
     sealed: Collection[str] = ()
     """Paths of files that match a manifest."""
     rebuilt: Mapping[str, str | None] = {}
-    """By path of a rebuilt file: the file of the save from which it was rebuilt; None: it now has other contents.
+    """By path of a rebuilt file: the file of the save from which it was rebuilt; None if that file has changed.
 
     Both are a single sample.
     """

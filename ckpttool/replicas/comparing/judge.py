@@ -72,7 +72,7 @@ class _Difference(NamedTuple):
     others: tuple[Rank, ...]
     """All ranks that this one should equal."""
     proof: Proof | None
-    """None: the tensor never changed before, so it is unknown whether these are replicas."""
+    """None if the tensor never changed before: it is then unknown whether these are replicas."""
     is_tied: bool = False
     """Whether both values have the same number of ranks."""
     equal: tuple[int, ...] = ()
@@ -387,7 +387,7 @@ class _Comparison:
         return False
 
     def _nearly_equal(self, group: IdenticalRanks, peer: IdenticalRanks, offset: int) -> bool:
-        """Return whether two files differed in few tensors at a checkpoint; 0: this one."""
+        """Return whether two files differed in few tensors at a checkpoint; 0 is this one."""
         if group.names != peer.names:
             return False
         key = group, peer, offset

@@ -36,7 +36,7 @@ class _Row:
     """Variables whose values are joined by dots."""
     attempt: str = ""
     looks: bool = True
-    """False if it only supervises others, without files of its own to record."""
+    """False if it only supervises other processes, and has no files to record."""
     refusal: str = ""
     """The reason that a process started this way cannot know its number."""
 

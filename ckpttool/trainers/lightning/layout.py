@@ -58,7 +58,7 @@ class LightningLayout(Untracked):
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's folder or, for a file, in our own folder."""
+        """Return a place in the save's folder or, for a file, in ckpttool's own folder."""
         if any("/" in shard.path for shard in checkpoint.shards):
             return super().seal_place(checkpoint)
         path = own_path(checkpoint.name, ".manifest.json")

@@ -42,7 +42,7 @@ _BASE = "base_config"
 """Key of a file whose settings apply if this config has none."""
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
-"""Other trainers' configs have one of these, too."""
+"""Other trainers' configs also have one of these."""
 _NOT_ALONE = _COMMON | {"ignore_data_skip"}  # also an argument of Hugging Face
 _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",

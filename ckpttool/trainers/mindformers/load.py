@@ -81,12 +81,12 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
 
 def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
-    """Return whether MindFormers counts the data better than ckpttool, because only its run determines the batch size.
+    """Return whether MindFormers should count the data itself, because only it can determine the batch size.
 
     Args:
         scalars: The checkpoint's scalars: the basis of MindFormers' scaling, if it finds them there.
         question: The user's question, completed from the config. If it requests more than a position, MindFormers
-        cannot do that on its own.
+            cannot do that on its own.
 
     Source:
         load_resume_context_from_checkpoint: `initial_step = step_num * old / new` if the shard has both numbers, and

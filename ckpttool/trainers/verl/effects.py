@@ -1,8 +1,7 @@
 """Effects of verl on a resume: the position of its data loader, and the numbers of ranks that it cannot use.
 
 Source: runs of torchdata 0.11.0: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves
-inside its
-    loop, yields no batch after a restore; any other loader continues with the next batch.
+inside its loop, yields no batch after a restore; any other loader continues with the next batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shards in a folder, or with a name, in which MindFormers does not search for them."""
+"""Misplaced or misnamed shards, which MindFormers does not find."""
 
 from __future__ import annotations
 

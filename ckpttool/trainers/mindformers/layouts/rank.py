@@ -166,7 +166,7 @@ def _path_for(template: Shard, rank: Rank) -> str:
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
 
 
-# The number of ranks of a save -- -------------------------------------------------------------------------------------
+# The number of ranks of a save ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

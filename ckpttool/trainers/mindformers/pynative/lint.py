@@ -229,7 +229,7 @@ def _unread(view: View) -> Iterator[Problem]:
         )
 
 
-# The saves of a training run, and a resume from them ----------------------------------------------------------------
+# The saves of a training run, and a resume from them ------------------------------------------------------------------
 
 
 def _saves_nothing(view: View) -> Iterator[Problem]:

@@ -333,7 +333,7 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 
 
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
-    """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in our own readers.
+    """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in ckpttool's own readers.
 
     A file that would fill the memory is not read. MindFormers does read it; the result is unknown.
     """
