@@ -1667,7 +1667,7 @@ def part(
 
     Raises:
         UsageError: The number of the part is unknown; or it cannot be written there.
-        UnsafeError: It is larger than the limit for reading. WriteFailedError, NotDurableError: It could not be
-        written.
+        UnsafeError: It is larger than the limit for reading.
+        WriteFailedError, NotDurableError: It could not be written.
     """
     return _answer("part", locals())
