@@ -242,7 +242,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
     """Return the local tree, if any, and its root: a missing tree is recorded in the part.
 
     If this machine has no tree, the root is the probable place of the tree on other machines: the first of the folders
-    in which trainings save, else the named folder.
+    in which trainers save, else the named folder.
 
     Raises:
         UsageError: There are several trees, or it is not a folder on this machine.

@@ -132,7 +132,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def places_below(path: str) -> Iterator[str]:
-    """Yield the usual places of trainings below a folder, each once, regardless of links."""
+    """Yield the usual places of saves below a folder, each once, regardless of links."""
     visited = {os.path.realpath(path)}
     for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
         roots = [path]

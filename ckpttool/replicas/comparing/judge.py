@@ -221,7 +221,7 @@ class _Comparison:
         difference = difference._replace(proof=proof, equal=tuple(equal), unequal=tuple(unequal))
         changes = len(set(equal.values()))
         if proof is not Proof.RECORDED and not (changes > 1 and difference.is_drift):
-            # Ranks may have changed places between two starts of a training.
+            # Ranks may have changed places between two starts of the training.
             if len({digest for offset, digest in equal.items() if offset in self._same_run}) <= 1:
                 difference = difference._replace(proof=Proof.ONCE)
             if not self._were_replicas(group, difference, changes):

@@ -72,7 +72,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
-    """Summarize the progress of a training whose names show no runs.
+    """Summarize the progress in a tree whose names show no separate runs.
 
     Args:
         checkpoints: All checkpoints of the tree, the newest last.

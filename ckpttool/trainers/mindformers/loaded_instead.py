@@ -92,7 +92,7 @@ def _pattern(start: Start) -> Iterator[Finding]:
 
 
 def _one_device(start: Start) -> Iterator[Finding]:
-    """Report safetensors in rank folders for a training without `use_parallel: True`.
+    """Report safetensors in rank folders for a run without `use_parallel: True`.
 
     Source:
         validate_config_with_file_mode (1.6.0 to 2.1.0): "when input checkpoint file is rank dir, Please set

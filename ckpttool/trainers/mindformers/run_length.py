@@ -257,7 +257,7 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
 
 
 def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """Report when a training is complete, or ends with its epochs, if their size is unknown."""
+    """Report when a training run is complete, or ends with its epochs, if their size is unknown."""
     step, epochs_done, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
     if epochs_done is None or not epochs:
         return

@@ -1,4 +1,4 @@
-"""Number of ranks of a training, from its config and from the files next to its checkpoints."""
+"""Number of ranks of a training run, from its config and from the files next to its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """MindSpore's strategy files, and the slice of each tensor on each rank according to them.
 
 They record how the parameters of a pipeline stage are distributed over its ranks. Each rank has a file, equal for all
-ranks of a stage. It is written when a training is compiled: before its first save, not with each save.
+ranks of a stage. It is written when a model is compiled for training: before its first save, not with each save.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
     """Return the slices of a checkpoint from the strategy files; None if these are missing or not reliable.
 
     MindSpore writes the same file for all ranks of a stage: two files per stage are read, and they must agree. The next
-    start of a training overwrites them: a file that is newer than the checkpoint belongs to another start, which may
+    start of the training overwrites them: a file that is newer than the checkpoint belongs to another start, which may
     have had another arrangement.
 
     Args:
