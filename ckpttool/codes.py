@@ -24,12 +24,12 @@ if TYPE_CHECKING:
         core.Code, TrainersCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
         HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code, WatchCode,
     ):  # fmt: skip
-        """Every kind of finding. A promise to scripts: codes are added, never renamed."""
+        """Every kind of finding. Codes may be added but are never renamed, so scripts can rely on them."""
 
 else:
 
     class _All(core.Rows):
-        """The class of `Code`: it lists its rows and finds them by name or code, as an enum does."""
+        """The metaclass of `Code`: lists its rows and finds them by name or code, like an enum."""
 
         def __iter__(self) -> Iterator[core.Row]:
             from ckpttool.core.extensions import rows
@@ -60,4 +60,4 @@ else:
                 raise AttributeError(f"no finding has the code {name}") from None
 
     class Code(core.Code, metaclass=_All):
-        """Every kind of finding. A promise to scripts: codes are added, never renamed."""
+        """Every kind of finding. Codes may be added but are never renamed, so scripts can rely on them."""

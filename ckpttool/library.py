@@ -1,6 +1,6 @@
 """The functions of `import ckpttool`: each has the options of its command as keywords, and prints nothing.
 
-`python -m tests.pages` writes this module from the commands' options; nothing here is edited by hand.
+`python -m tests.pages` writes this module from the commands' options; do not edit it by hand.
 """
 
 from __future__ import annotations
@@ -156,17 +156,17 @@ def scan(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config is another trainer's.
+        UsageError: There are two trees, or the config belongs to another trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     return _answer("scan", locals())
@@ -244,24 +244,24 @@ def verify(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         question: Which shards to check, and how thoroughly.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         level: Check headers, every byte, or every element.
-        checkpoint: A name, latest (the default) or all; repeatable.
-        subset: Read part N of T, or about this amount, a different part each day.
-        jobs: Number of reading threads. Default: one per core.
-        timeout: Time after which a read counts as hung (10m; a bare number is seconds).
-        jump: Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.
-        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
-        stats: Write the statistics of each tensor as JSON lines (numerics).
+        checkpoint: Checkpoint name, latest (the default) or all; repeatable.
+        subset: Read only part N of T, or a share or amount that rotates daily.
+        jobs: Number of reader threads. Default: one per core.
+        timeout: Time after which a read is considered hung (a bare number is seconds).
+        jump: Factor by which a norm must change to be suspect; 0: do not compare. Default: 1000.
+        max_age: Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).
+        stats: Write statistics per tensor as JSON lines; needs --level numerics.
         no_ledger: Read everything again, ignoring earlier results.
-        no_replicas: Read no other checkpoint to find out which ranks have copies.
-        yes: Read more than 1 TiB from an object store without a terminal.
+        no_replicas: Do not read other checkpoints to find out which ranks have copies.
+        yes: Confirm reading more than 1 TiB from an object store, if there is no terminal.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
@@ -292,13 +292,13 @@ def inspect(
         what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
         tree: Tree in which checkpoint names are looked up.
         checkpoint: Name of a checkpoint. Default: the newest.
-        tensor: Only tensors that match this name (* and ? as in a shell); repeatable.
-        stats: Also read the data: norm, extremes, NaN, infinities, zeros.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
+        stats: Also read the data, and show its norm, extremes, NaN, infinities and zeros.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool recognizes nothing there.
         UsageError: No checkpoint or no tensor has that name.
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
@@ -322,17 +322,17 @@ def diff(
 
     Args:
         a: A shard of any format, a tree (its newest intact checkpoint), DIR:NAME, or a checkpoint's name.
-        b: The other side, of the same kind.
+        b: What to compare A with: a shard, tree or checkpoint, of the same kind as A.
         tree: Tree in which checkpoint names are looked up.
         checkpoint: Name of a checkpoint. Default: the newest.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         level: Compare headers, every bit, or every element.
-        tensor: Only tensors that match this name (* and ? as in a shell); repeatable.
+        tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
         exit_code: Exit with 10 if a tensor differs.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool recognizes nothing there.
         UsageError: No checkpoint or no tensor has that name, or only one is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
@@ -391,62 +391,62 @@ def resolve(
 ) -> Answer:
     """Choose the checkpoint to resume from, and compute where the data starts.
 
-    Before it is returned, the chosen checkpoint's files are compared again with the files as they were read.
+    Before returning, checks that the files of the chosen checkpoint have not changed since they were read.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
         node: The disk and the launchers; None: those of this machine.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         level: How thoroughly to check the shards.
-        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
-        prefix: Only file names with this prefix, if trainings share DIR.
-        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        checkpoint: Use exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        require_health: Reject checkpoints of unknown health, or accept them even if the health record is unreadable.
         allow_unknown_health: The opposite of `require_health`.
         ignore_health: Also accept unhealthy checkpoints.
-        before: Only checkpoints at or before this step.
-        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        before: Use only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint whose files must be renamed first, and list the files.
         allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
         tp: Tensor-parallel size of the next run.
         pp: Pipeline stages of the next run.
         dp: Data-parallel size of the next run.
-        max_lost_steps: Exit with 10 if more steps must be redone.
-        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
+        max_lost_steps: Exit with 10 if more than N steps must be redone.
+        max_lost_time: Exit with 10 if more than this time must be redone (90m, 2h, 1d); with 14 if unknown.
+        health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
+            --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: found above DIR.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
-            --health-timeline.
+        log: Training log; repeatable. Default: the logs above DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
-        spike_threshold: Global norm of a spike. Default: a robust z-score.
-        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
+        spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
+        around_spike: Resume past the spike at STEP or the last spike, or after a stop.
+        margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
         old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
-        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples); skip only the data read
             since.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
         config: Training config, for world size, batch size and sink size.
         strict: Exit with 10 if a newer checkpoint was skipped.
-        simulate: Also show what the trainer would load on its own: own, or its name.
-        simulate_mindformers: The same for this version of MindFormers.
+        simulate: Also show what the trainer itself would load: own (this tree's trainer) or a trainer's name.
+        simulate_mindformers: Same as --simulate, for this version of MindFormers.
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option is invalid, or the config is another trainer's.
+        UsageError: An option is invalid, or the config belongs to another trainer.
         IncompleteError: The tree cannot be read, or changed while it was read.
     """
     return _answer("resolve", locals())
@@ -475,29 +475,29 @@ def health(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
-        question: How to judge.
-        verdicts: Of its checkpoints at level NUMERICS, if the shards are to be judged, too.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        question: The threshold and the evidence to judge by.
+        verdicts: The verdicts on its checkpoints at level NUMERICS, to judge the shards as well.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy.
-        log: Training log; repeatable. Default: found above DIR.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        write: Update health_ckpts.json from the log; keeps a .bak.
-        from_weights: Read every shard to find NaN, infinity and the norms of the embedding.
+        log: Training log; repeatable. Default: the logs above DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        write: Update health_ckpts.json from the log, and keep the old file as .bak.
+        from_weights: Read every shard to find NaN and infinity, and to compute embedding norms.
         config: Training config, for world size, batch size and sink size.
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.
-        IncompleteError: The record was to be written, and a log could not be read to its end.
+        IncompleteError: With `write`, a log could not be read to its end.
         LockedError: Another process writes the health file.
-        UnsafeError: The record cannot be written, because it is not in a folder of this machine.
-        WriteFailedError: It could not be written; nothing was changed.
-        NotDurableError: It is written, but the disk did not confirm it.
+        UnsafeError: The record is not in a folder of this machine, so it cannot be written.
+        WriteFailedError: The record could not be written; nothing was changed.
+        NotDurableError: The record was written, but the disk did not confirm it.
     """
     return _answer("health", locals())
 
@@ -517,11 +517,11 @@ def scale_skip(
     """Compute how many batches to skip after the global batch size changed.
 
     Args:
-        path: Tree whose resume point gives the steps and the old batch size. Or `DataQuestion`.
-        new_gbs: Global batch size from now on.
+        path: Tree to take the steps and the old batch size from, at its resume point. Or `DataQuestion`.
+        new_gbs: New global batch size.
         gbs: The same as `new_gbs`.
         old_gbs: Previous global batch size.
-        steps: Batches consumed. Default: from the resume point of DIR.
+        steps: Batches consumed so far. Default: taken from the resume point of DIR.
         step: The same as `steps`.
         segment: Past steps at another batch size, oldest first; repeatable.
         sink_size: Batches per data sink in the resumed run.
@@ -667,7 +667,7 @@ def launch(
     output: StrPath | None = None,
     **unknown: NoReturn,
 ) -> Any:
-    """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
+    """Write a config that resumes from the checkpoint that `resolve` chose, and return the start commands.
 
     Only the settings for the resume change; the comments, order and quoting of the base config are preserved. The
     new file is written last and atomically, after all checks have passed.
@@ -679,55 +679,55 @@ def launch(
         order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         level: How thoroughly to check the shards.
-        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
-        prefix: Only file names with this prefix, if trainings share DIR.
-        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        checkpoint: Use exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        require_health: Reject checkpoints of unknown health, or accept them even if the health record is unreadable.
         allow_unknown_health: The opposite of `require_health`.
         ignore_health: Also accept unhealthy checkpoints.
-        before: Only checkpoints at or before this step.
-        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        before: Use only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint whose files must be renamed first, and list the files.
         allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
         tp: Tensor-parallel size of the next run.
         pp: Pipeline stages of the next run.
         dp: Data-parallel size of the next run.
-        max_lost_steps: Exit with 10 if more steps must be redone.
-        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
+        max_lost_steps: Exit with 10 if more than N steps must be redone.
+        max_lost_time: Exit with 10 if more than this time must be redone (90m, 2h, 1d); with 14 if unknown.
+        health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
+            --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: found above DIR.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
-            --health-timeline.
+        log: Training log; repeatable. Default: the logs above DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
-        spike_threshold: Global norm of a spike. Default: a robust z-score.
-        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
+        spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
+        around_spike: Resume past the spike at STEP or the last spike, or after a stop.
+        margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
         old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
-        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples); skip only the data read
             since.
         nodes: Number of nodes; prints one command for each.
-        devices_per_node: Devices per node. Default: the world size, spread evenly.
-        master_addr: Address of node 0, for several nodes.
+        devices_per_node: Devices per node. Default: the world size divided by the nodes.
+        master_addr: Address of node 0, for a launch on several nodes.
         script: MindFormers' entry script. [default: run_mindformer.py]
         force: Replace NEW.yaml, and keep the old one as .bak.
         strict: Write nothing and exit with 10 if a newer checkpoint was skipped.
         allow: Accept findings with this code; repeatable.
-        load_checkpoint: Local copy of a tree in an object store.
-        dry_run: Show the result, and write nothing.
-        config: Training config to start from, which is not changed.
+        load_checkpoint: Path of the local copy, if the tree is in an object store.
+        dry_run: Show the result without writing anything.
+        config: Training config to start from; it is not changed.
         output: Path of the launch config to write.
 
     Returns:
@@ -788,60 +788,60 @@ def preflight(
     strict: bool = False,
     **unknown: NoReturn,
 ) -> Preflight:
-    """Check whether a launch now would resume from its checkpoint, and list every reason against it.
+    """Check whether a launch now would resume from the chosen checkpoint, and list every reason against it.
 
-    An error in one check is reported as a reason, so that there is always an answer. This changes nothing.
+    An error in a check is reported as a reason, so there is always an answer. Changes nothing.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PreflightQuestion`.
-        config: Training config to start with, if the trainer has one.
+        config: Training config of the launch, if the trainer uses one.
         disk: The source of free space and permissions; None: the file systems of this machine.
         node: The source of facts about this disk and other machines; None: this machine.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         level: How thoroughly to check the shards.
-        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
-        prefix: Only file names with this prefix, if trainings share DIR.
-        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        checkpoint: Use exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        require_health: Reject checkpoints of unknown health, or accept them even if the health record is unreadable.
         allow_unknown_health: The opposite of `require_health`.
         ignore_health: Also accept unhealthy checkpoints.
-        before: Only checkpoints at or before this step.
-        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        before: Use only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint whose files must be renamed first, and list the files.
         allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
         tp: Tensor-parallel size of the next run.
         pp: Pipeline stages of the next run.
         dp: Data-parallel size of the next run.
-        max_lost_steps: Exit with 10 if more steps must be redone.
-        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
+        max_lost_steps: Exit with 10 if more than N steps must be redone.
+        max_lost_time: Exit with 10 if more than this time must be redone (90m, 2h, 1d); with 14 if unknown.
+        health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
+            --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: found above DIR.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
-            --health-timeline.
+        log: Training log; repeatable. Default: the logs above DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
-        spike_threshold: Global norm of a spike. Default: a robust z-score.
-        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
+        spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
+        around_spike: Resume past the spike at STEP or the last spike, or after a stop.
+        margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
         old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
-        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples); skip only the data read
             since.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
-        report: Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.
+        report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
         allow: Accept findings with this code; repeatable.
-        devices: Number of devices to start, over all nodes.
-        strict: No-go if a newer checkpoint was skipped.
+        devices: Total number of devices to start on all nodes.
+        strict: Answer no-go if a newer checkpoint was skipped.
     """
     return _answer("preflight", locals())
 
@@ -954,58 +954,58 @@ def report(
     simulate_mindformers: str | None = None,
     **unknown: NoReturn,
 ) -> Any:
-    """Write one page with everything known about a tree: for a file, a notebook, a comment.
+    """Write a report page with everything known about a tree, for a file, a notebook or a comment.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
         form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         level: How thoroughly to check the shards.
-        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
-        prefix: Only file names with this prefix, if trainings share DIR.
-        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        checkpoint: Use exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        require_health: Reject checkpoints of unknown health, or accept them even if the health record is unreadable.
         allow_unknown_health: The opposite of `require_health`.
         ignore_health: Also accept unhealthy checkpoints.
-        before: Only checkpoints at or before this step.
-        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        before: Use only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint whose files must be renamed first, and list the files.
         allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
         tp: Tensor-parallel size of the next run.
         pp: Pipeline stages of the next run.
         dp: Data-parallel size of the next run.
-        max_lost_steps: Exit with 10 if more steps must be redone.
-        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
-        health_threshold: Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.
+        max_lost_steps: Exit with 10 if more than N steps must be redone.
+        max_lost_time: Exit with 10 if more than this time must be redone (90m, 2h, 1d); with 14 if unknown.
+        health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
+            --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: found above DIR.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also:
-            --health-timeline.
+        log: Training log; repeatable. Default: the logs above DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
-        spike_threshold: Global norm of a spike. Default: a robust z-score.
-        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
+        spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
+        around_spike: Resume past the spike at STEP or the last spike, or after a stop.
+        margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
         old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
-        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples); skip only the data read
             since.
         keep_last: Also show what `prune --keep-last N` would do.
         strict: Exit with 10 if a newer checkpoint was skipped.
-        output: Output file: new, or an earlier report; - for stdout.
+        output: File to write: a new file or an earlier report; - for stdout.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
         config: Training config, for world size, batch size and sink size.
-        simulate: Also show what the trainer would load on its own: own, or its name.
-        simulate_mindformers: The same for this version of MindFormers.
+        simulate: Also show what the trainer itself would load: own (this tree's trainer) or a trainer's name.
+        simulate_mindformers: Same as --simulate, for this version of MindFormers.
 
     Raises:
         CkptToolError: As for `resolve`.
@@ -1026,15 +1026,15 @@ def lint_config(
 
     Args:
         files: Training configs, or folders to search for them.
-        report: Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.
+        report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
         allow: Accept findings with this code; repeatable.
-        fix: Fix what is safe to fix, and report the rest.
+        fix: Fix mistakes that are safe to fix, and report the others.
         skip_foreign: Skip files that are not training configs.
 
     Returns:
-        One check per config. An unusable file is also a finding, with its exit code, and so is a folder without a
-        training config. Other YAML files, and configs for inference, are counted if they are in a folder, and are
-        findings if they were named and are not to be skipped.
+        One check per config. An unusable file, or a folder without a training config, is a finding with an exit code.
+        Other YAML files and inference configs are only counted in a folder; if named directly, they are findings unless
+        they are to be skipped.
     """
     return _answer("lint_config", locals())
 
@@ -1101,22 +1101,22 @@ def seal(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
-        checkpoint: A name, latest (the default) or all; repeatable.
-        reseal: Record the present content if it differs from the seal.
-        jobs: Number of reading threads. Default: one per core.
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
+        checkpoint: Checkpoint name, latest (the default) or all; repeatable.
+        reseal: Record the current content if it differs from the seal.
+        jobs: Number of reader threads. Default: one per core.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
     Raises:
         UsageError: The named checkpoint does not exist.
-        UnknownLayoutError: Its layout has no place for a seal of any of these checkpoints.
+        UnknownLayoutError: The layout has no place for a seal of any of these checkpoints.
         UnsafeError: The tree is neither a folder on this machine nor in an object store, a link points outside it, or a
             stored object would have to be replaced.
         LockedError: Another process is sealing in this tree.
@@ -1147,31 +1147,31 @@ def heal(
     """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
     Every byte of the checkpoint is read. If no record shows the slices of each rank, the affected ranks' files at other
-    checkpoints of the run are read, too. Damaged files are kept in the tree's trash. If a heal is interrupted after its
-    files were prepared, the next change of the tree completes it.
+    checkpoints of the run are also read. Damaged files are moved to the tree's trash. If a heal is interrupted after
+    its files were prepared, the next change of the tree completes it.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         order: The checkpoint, the rank to copy from, and whether to apply the heal.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         checkpoint: Name of a checkpoint. Default: the newest.
         from_: Copy from this rank. Default: the best-supported candidate.
         tensor: Replace only this tensor, if the rest is intact.
-        apply: Carry it out; without it nothing is changed.
-        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
-        dry_run: Print the plan and change nothing, as without --apply.
+        apply: Make the changes; without this option, nothing is changed.
+        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
         UsageError: The checkpoint does not exist.
         NothingToResumeError: The tree has no checkpoint.
         UnknownLayoutError: Saves of its layout are never changed.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
         NotDurableError: The heal is done, but the disk did not confirm it.
@@ -1216,35 +1216,35 @@ def prune(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         policy: The checkpoints to keep.
         order: How to check, what to do, and how long to wait for a save in progress.
-        waiting: Called with the reason for waiting, whenever that changes.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        waiting: Called with the reason for waiting, whenever the reason changes.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         keep_last: Keep the N newest good checkpoints.
-        keep_every: Also keep the first good one at or after each multiple of STEPS.
-        keep_healthy: Also keep the N newest recorded as healthy.
+        keep_every: Also keep the first good checkpoint at or after each multiple of STEPS.
+        keep_healthy: Also keep the N newest checkpoints recorded as healthy.
         keep: Also keep this checkpoint; repeatable.
-        drop_abandoned: Also delete abandoned branches.
-        prefix: Only file names with this prefix, if trainings share DIR.
-        apply: Carry it out; without it nothing is changed.
-        level: How thoroughly to check what remains. Default: every checksum there is, else headers.
-        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
-        wait: Wait this long for a save in progress (10m; a bare number is minutes).
-        trash_days: Keep deleted checkpoints in the trash for this long (7d; a bare number is days).
-        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
+        drop_abandoned: Also delete the checkpoints of abandoned branches.
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        apply: Make the changes; without this option, nothing is changed.
+        level: How thoroughly to check the remaining checkpoints. Default: recorded checksums, else headers.
+        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        wait: Wait up to this long for a save in progress, such as 10m (a bare number is minutes).
+        trash_days: Keep deleted checkpoints in the trash for this long, such as 7d (a bare number is days).
+        max_age: Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).
         config: Training config, for world size, batch size and sink size.
-        dry_run: Print the plan and change nothing, as without --apply.
+        dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
         UsageError: The policy names a checkpoint that does not exist.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way, or the tree is not a folder on this machine.
-        WriteFailedError: The disk reported an error. Moved files are back, or will be with the next prune.
+        WriteFailedError: The disk reported an error. Moved files were moved back, or will be by the next prune.
         NotDurableError: The deletion is done, but the disk did not confirm it.
     """
     return _answer("prune", locals())
@@ -1272,26 +1272,26 @@ def repair_meta(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        choice: The checkpoint; its name or prefix if it is not the newest intact one.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        choice: The name or prefix of the checkpoint. Default: the newest intact one.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         config: Training config, for world size, batch size and sink size.
-        checkpoint: This checkpoint instead of the newest intact one.
-        prefix: Only file names with this prefix, if trainings share DIR.
-        apply: Write the records; without it nothing is changed.
-        grace: Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.
-        dry_run: Print the plan and change nothing, as without --apply.
+        checkpoint: Point to this checkpoint instead of the newest intact one.
+        prefix: Use only files with this name prefix, if several runs share DIR.
+        apply: Write the records; without this option, nothing is changed.
+        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
         UsageError: The name or prefix does not exist.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime.
-        WriteFailedError: A record could not be written: it is unchanged, and the records before it are new.
+        WriteFailedError: A record could not be written: it is unchanged, and the records before it are correct.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     return _answer("repair_meta", locals())
@@ -1320,22 +1320,22 @@ def replay(
 
     Args:
         logs: Logs, folders of logs, globs, or - for stdin. Or `ReplayQuestion`.
-        policy: Rule to replay. Default: skip for MindFormers' logs, else zscore.
-        threshold: skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6).
-        count: skip: stop at the N-th in a row (10).
-        nan: skip: MindFormers does not count NaN, strict does.
-        dialect: features: torch_npu, mindspore or mindformers.
-        asd_config: features: value of NPU_ASD_CONFIG; see ckpttool asd.
-        margin: Time before a strike's first event to count as suspect too (2h; a bare number is minutes).
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        tree: Mark the checkpoints of DIR saved in a spike or after a strike. Also: --health-timeline.
+        policy: Policy to replay. Default: skip for MindFormers logs, else zscore.
+        threshold: For skip: norm (3.0). For zscore, zclip and olmo: standard deviations (7, 2.5, 6).
+        count: For skip: stop at the N-th skipped step in a row (10).
+        nan: For skip: strict counts NaN toward the stop, as-mindformers does not.
+        dialect: For features: torch_npu, mindspore or mindformers.
+        asd_config: For features: value of NPU_ASD_CONFIG; see ckpttool asd.
+        margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        tree: Mark the checkpoints in DIR that were saved during a spike or after a strike. Also: --health-timeline.
         health_timeline: The same as `tree`.
-        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        every: For --around-spike: assume a checkpoint every N steps.
+        around_spike: Resume past the spike at STEP or the last spike, or after a stop.
+        every: For --around-spike: assumed number of steps between checkpoints.
 
     Raises:
-        UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
-        IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
+        UsageError: A log does not exist, the policy has no such setting, or there is no spike to resume past.
+        IncompleteError: Unknown whether there is a spike: a log could not be read to its end, or contains no step.
     """
     return _answer("replay", locals())
 
@@ -1347,15 +1347,15 @@ def calibrate(
     columns: str | None = None,
     **unknown: NoReturn,
 ) -> CalibrationAnswer:
-    """Compute thresholds that fit a training, from its logs.
+    """Compute thresholds for a training run from its logs.
 
     Args:
         logs: Logs, folders of logs, globs, or - for stdin. Or `LogQuestion`.
-        warm_up: Steps at the start to leave out (default: a tenth).
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        warm_up: Number of logged steps to leave out at the start. Default: a tenth.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
 
     Raises:
-        UsageError: A log is not there.
+        UsageError: A log does not exist.
     """
     return _answer("calibrate", locals())
 
@@ -1364,10 +1364,10 @@ def explain(
     code: str | None = None,
     **unknown: NoReturn,
 ) -> Explained:
-    """Explain a finding, a verdict or an exit code: its meaning, how ckpttool knows it, and what to do.
+    """Explain a finding, a verdict or an exit code: its meaning, the evidence for it, and what to do.
 
     Args:
-        code: A finding's code, a verdict or an exit code; all if omitted.
+        code: A finding's code, a verdict (struct-ok) or an exit code (14). Default: list all findings.
 
     Raises:
         UsageError: There is no such finding, verdict or exit code.
@@ -1382,7 +1382,7 @@ def demo(
     """Write a small tree of a real trainer whose newest save is truncated on two ranks.
 
     Args:
-        folder: A new folder, or an empty one.
+        folder: A new or empty folder.
 
     Raises:
         CkptToolError: The folder is not empty, or could not be written.
@@ -1406,14 +1406,14 @@ def trash(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
-        older_than: Only checkpoints in the trash for at least this time: 7d, 12h.
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
+        older_than: Use only checkpoints that were deleted at least this long ago: 7d, 12h.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -1440,20 +1440,20 @@ def empty_trash(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
-        world_size: Number of ranks of the training, if the folders do not show it.
-        sink_size: Batches per data sink (without sinking: steps per epoch).
-        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
-        skew: Allowed clock difference between the machines of the parts (60s).
-        older_than: Only checkpoints in the trash for at least this time: 7d, 12h.
-        apply: Carry it out; without it nothing is changed.
-        dry_run: Print the plan and change nothing, as without --apply.
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
+        older_than: Use only checkpoints that were deleted at least this long ago: 7d, 12h.
+        apply: Make the changes; without this option, nothing is changed.
+        dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
-        LockedError: Another ckpttool is changing this tree.
-        WriteFailedError: Something could not be deleted; entries before it are deleted.
+        LockedError: Another ckpttool process is changing this tree.
+        WriteFailedError: An entry could not be deleted; the entries before it are deleted.
     """
     return _answer("empty_trash", locals())
 
@@ -1470,17 +1470,17 @@ def replay_nan(
     timeout: float | None = None,
     **unknown: NoReturn,
 ) -> NanReplay:
-    """Compute a captured step again in this process, with the user's own model.
+    """Recompute a captured step in this process, with the user's model.
 
     Args:
         folder: A capture, a folder of captures, or the output folder of a training run. Or `NanQuestion`.
         entry: Your function that builds the model; its module must be importable.
         rank: Only this rank; repeatable. [default: all]
         device: cpu or cuda:N. [default: as captured]
-        exact: Require every gradient to be equal bit for bit.
+        exact: Require every gradient to be bit-identical.
         no_locate: Do not search for the origin.
-        weights: Weights for a capture without weights (safetensors).
-        timeout: Give up after this time in seconds (exit 14).
+        weights: Weights (safetensors), for a capture that does not contain them.
+        timeout: Give up after this many seconds, with exit code 14.
 
     Raises:
         UnknownLayoutError: There is no capture, or there are several.
@@ -1509,12 +1509,12 @@ def fp8_compare(
         baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Or `CurvesQuestion`.
         candidate: Log of the FP8 run: a file, a folder of logs, a glob, or - for stdin.
         repeat: Another run of the baseline, to measure random variation; repeatable.
-        metric: Training or validation losses.
-        by: How values are paired. [default: step; samples if batch sizes differ]
-        tolerance: Tolerance, as a share of the loss or in its units.
+        metric: Compare training or validation losses.
+        by: Pair values by step or by samples. [default: step; samples if batch sizes differ]
+        tolerance: Tolerated difference, as a share of the loss or in its units.
         switch_step: Step at which the candidate starts FP8, if not at its start.
-        evals: Results of lm-evaluation-harness for both, as JSON files.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        evals: JSON results of lm-evaluation-harness for both runs.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
 
     Raises:
         UsageError: A log or a file of scores does not exist or is of an unknown kind, or samples are not counted.
@@ -1547,12 +1547,12 @@ def fp8_plan(
 
     Args:
         directory: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PlanQuestion`.
-        baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Round 1 needs it.
+        baseline: Log of the trusted run: a file, a folder of logs, a glob, or - for stdin. Required in round 1.
         candidate: Log of the FP8 run: a file, a folder of logs, a glob, or - for stdin.
         repeat: Another run of the baseline; repeatable.
-        tolerance: Tolerance, as a share of the loss or in its units.
+        tolerance: Tolerated difference, as a share of the loss or in its units.
         switch_step: Step at which the candidate starts FP8, if not at its start.
-        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         framework: Training framework: te, megatron, torchtitan, torchao.
         output: Folder for the plan: a new folder, or one with an earlier plan.
         framework_version: Version of the framework.
@@ -1561,11 +1561,11 @@ def fp8_plan(
         round: Plan round N, based on the logs so far.
         checkpoint_step: Start from the checkpoint of this step, without checking it.
         horizon: Steps per experiment. Default: as many as the gap needs.
-        stats: Log with statistics of debug features: plan the worst layers first; repeatable.
+        stats: Log with debug-feature statistics, to plan the worst layers first; repeatable.
         devices: Also show the cost in device-hours.
 
     Raises:
-        UsageError: The framework has no FP8 training, or a round's input is missing.
+        UsageError: The framework does not support FP8 training, or a round's input is missing.
         NothingToResumeError: There is no checkpoint before the gap.
         UnsafeError: The folder has other contents, or logs of experiments.
     """
@@ -1596,19 +1596,19 @@ def fp8_probe(
         what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
         question: The settings for each tensor.
         checkpoint: Name of a checkpoint. Default: the newest.
-        recipe: Recipe that decides the result: delayed, tensorwise, rowwise, blockwise, blockwise-f32, mxfp8,
+        recipe: Recipe that determines the result: delayed, tensorwise, rowwise, blockwise, blockwise-f32, mxfp8,
             mxfp8-floor; repeatable. [default: tensorwise]
         format_of: Formats to cast weights to: e4m3, e5m2. The first determines the result.
         exact: Cast every element instead of a sample.
         optimizer: Include the optimizer states.
         swiglu: Compare gate and up weights of SwiGLU.
         no_swiglu: The opposite of `swiglu`.
-        history: Steps of history for a delayed scale; uses the checkpoints in it.
+        history: Steps of history for a delayed scale; the checkpoints within them are used.
         as_stored: Do not round 32-bit numbers to BF16 first.
-        stats: Write the numbers of each tensor, one line of JSON each.
+        stats: Write the numbers of each tensor as JSON lines.
         top: Maximum number of rows per table.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
 
     Raises:
         UnknownLayoutError: ckpttool does not recognize the content.
@@ -1640,25 +1640,25 @@ def part(
     ray_address: str | None = None,
     **unknown: NoReturn,
 ) -> PartWritten | None:
-    """Record what this machine sees of a tree, as one part of many.
+    """Record the part of a tree that this machine can see.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PartQuestion`.
         read: Reports from earlier reads, by path: used for unchanged files.
-        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
-            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         out: File or folder for the part.
-        part: Number of this part, from 1; auto: from the launcher.
-        split: How the visible files are divided among the processes.
+        part: Number of this part, from 1; auto: number from the launcher.
+        split: How to divide the visible files among the processes.
         ranks: Ranks that will start on this machine.
-        devices_per_node: The same, as D consecutive ranks per machine.
-        run_id: Name of this collection. Default: from the launcher.
+        devices_per_node: Same as --ranks, as D consecutive ranks per machine.
+        run_id: Name of this set of parts. Default: from the launcher.
         level: Check headers, every byte, or every element.
-        checkpoint: A name, latest (the default) or all; repeatable.
-        jobs: Number of reading threads. Default: one per core.
-        timeout: Time after which a read counts as hung (10m; a bare number is seconds).
-        max_age: Reuse the result for an unchanged file for this long (7d; a bare number is hours).
-        seal: Read the checkpoints in --checkpoint, and seal this machine's shards.
+        checkpoint: Checkpoint name, latest (the default) or all; repeatable.
+        jobs: Number of reader threads. Default: one per core.
+        timeout: Time after which a read is considered hung (a bare number is seconds).
+        max_age: Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).
+        seal: Read the checkpoints that --checkpoint selects, and seal this machine's shards.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
@@ -1666,8 +1666,8 @@ def part(
         The written part, whatever it contains; None if the launcher assigns no files to this process.
 
     Raises:
-        UsageError: The number of the part is unknown; or it cannot be written there.
-        UnsafeError: It is larger than the limit for reading.
-        WriteFailedError, NotDurableError: It could not be written.
+        UsageError: The number of the part is unknown, or the part cannot be written to `out`.
+        UnsafeError: The part exceeds the size limit for reading.
+        WriteFailedError, NotDurableError: The part could not be written.
     """
     return _answer("part", locals())

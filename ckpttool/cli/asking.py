@@ -116,7 +116,7 @@ def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: s
     renamed = {first if name == subject else name: value for name, value in given.items()}
     options = sorted({*renamed} - {*parameters})
     if options:
-        both = f"{', '.join(options)} beside {' and '.join(sorted(questions))}"
+        both = f"{', '.join(options)} and {' and '.join(sorted(questions))}"
         raise UsageError(f"{verb} takes options or a question, not both: {both}")
     for name in renamed.keys() - {first}:
         is_plain = isinstance(renamed[name], (str, bytes, int, float))
@@ -269,5 +269,5 @@ def _text(verb: str, name: str, value: object, param: Any) -> str:  # noqa: ANN4
         raise UsageError(f"{verb}: {name} takes {'a number' if takes_number(param) else 'text'}, not {value!r}")
     text = str(value)
     if "\0" in text:  # no command line can contain it
-        raise UsageError(f"{verb}: {name} has a zero byte: {text!r}")
+        raise UsageError(f"{verb}: {name} contains a zero byte: {text!r}")
     return text

@@ -20,7 +20,7 @@ CodeArgument = Annotated[
     typer.Argument(
         metavar="[CODE]",
         autocompletion=completing.codes,
-        help="A finding's code, a verdict or an exit code; all if omitted.",
+        help="A finding's code, a verdict (struct-ok) or an exit code (14). Default: list all findings.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -31,8 +31,8 @@ CodeArgument = Annotated[
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Explain a finding, a verdict or an exit code.
 
-    Also explains the evidence, the meaning of a verdict (struct-ok), or of an exit code (14) per command. Without
-    CODE it lists every finding, one per line.
+    Includes the evidence for a finding, and the meaning of an exit code in each command. Without CODE, lists every
+    finding, one per line.
 
     Example: ckpttool explain shard-missing
     """

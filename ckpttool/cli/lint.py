@@ -39,7 +39,7 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE|DIR|STRING...",
-        help="Training configs, files with FP8 settings, folders to search for both, or one detection string.",
+        help="Training configs, files with FP8 settings, folders to search for both, or one value of NPU_ASD_CONFIG.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -48,7 +48,7 @@ Inputs = Annotated[
 @exits(
     {
         0: "No problem was found.",
-        10: "The training would not start, or not behave as intended.",
+        10: "Training would not start or not behave as intended.",
         14: OF_A_TREE[14],
         15: OF_A_TREE[15],
     }
@@ -67,19 +67,19 @@ def lint(
     verbose: Verbose = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Check configs for mistakes reported late, or never.
+    """Check configs for mistakes that trainers report late, or never.
 
-    Reads training configs, FP8 settings (in configs, launch scripts, or logs with printed arguments), and the
-    value of NPU_ASD_CONFIG, and recognizes each by its content. Does not read checkpoints, so it
-    suits a pre-commit hook. A comment in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+    Reads training configs, FP8 settings (in configs, launch scripts, or logs with printed arguments), and the value of
+    NPU_ASD_CONFIG, and recognizes each by its content. Does not read checkpoints, so it suits a pre-commit hook. To
+    accept a finding, add the comment `# ckpttool: allow CODE` on its line or the line above.
 
-    --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
+    --fix changes only settings with exactly one correct value, such as `eps: 1e-8`, and preserves every other byte.
 
     Example: ckpttool lint pretrain.yaml
     """
     if len(inputs) == 1 and not os.path.lexists(inputs[0]) and _DETECTION.fullmatch(inputs[0]):
         if report.report or report.fmt not in {ReportFormat.TABLE, ReportFormat.JSON}:
-            raise UsageError("a detection string has no report: --format table or json")
+            raise UsageError("for a value of NPU_ASD_CONFIG, --report is not available, and --format is table or json")
         raise typer.Exit(show(check_asd(inputs[0], dialect), Format(report.fmt.value)))
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*inputs))
     allowed, view = report.allowed(), View(everything=verbose)

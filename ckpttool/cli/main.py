@@ -27,14 +27,14 @@ class Place(NamedTuple):
 
 
 MAIN = {
-    "scan": Place("core.commands.scan", "List the checkpoints of a tree: ranks, true step, size, health."),
-    "verify": Place("core.commands.verify", "Check every shard: headers, every byte, or every element."),
+    "scan": Place("core.commands.scan", "List checkpoints with their ranks, true step, size and health."),
+    "verify": Place("core.commands.verify", "Check the headers, all bytes or all elements of every shard."),
     "resolve": Place("core.commands.resolve", "Choose the newest checkpoint that is intact on every rank."),
-    "health": Place("health.commands", "Show which checkpoints are healthy, by the norms in the log."),
-    "preflight": Place("core.commands.preflight", "Answer go or no-go before a launch. Changes nothing."),
-    "launch": Place("core.commands.launch", "Write the config that resumes, and print its start command."),
+    "health": Place("health.commands", "Show which checkpoints are healthy, based on the logged norms."),
+    "preflight": Place("core.commands.preflight", "Decide go or no-go before a launch. Changes nothing."),
+    "launch": Place("core.commands.launch", "Write a config that resumes the run, and print the command."),
     "scale-skip": Place("core.commands.scale_skip", "Compute data_skip_steps for a new global batch size."),
-    "report": Place("report.commands", "Write one page with everything known about a tree."),
+    "report": Place("report.commands", "Write a report page with everything known about a tree."),
     "seal": Place("core.commands.seal", "Record the checksums of a checkpoint, to detect later damage."),
     "watch": Place("watch.commands", "Verify, seal and report each checkpoint as it is saved."),
     "prune": Place("retention.commands", "Delete superseded checkpoints (dry run unless --apply)."),
@@ -45,30 +45,34 @@ MAIN = {
 MORE = {
     "inspect": Place("inspect.commands", "Show the tensors and scalars of a shard or a checkpoint."),
     "diff": Place("inspect.commands_diff", "Compare two shards or checkpoints, down to their values."),
-    "lint": Place("cli.lint", "Check configs for mistakes reported late, or never."),
+    "lint": Place("cli.lint", "Check configs for mistakes that trainers report late, or never."),
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
-    "log": Place("health.commands_log", "Replay a policy over a training log, or find thresholds for it."),
-    "guard": Place("guard.commands", "Show what happened in a guarded training, and replay a NaN step."),
+    "log": Place("health.commands_log", "Replay a policy on a training log, or compute thresholds from it."),
+    "guard": Place("guard.commands", "Show what happened in a guarded run, and replay a NaN step."),
     "fp8": Place("fp8.commands", "Check whether FP8 hurts a training run, why, and what fixes it."),
     "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
     "explain": Place("cli.explain", "Explain a finding, a verdict or an exit code."),
-    "guide": Place("core.commands.guide", "Show a page of the manual, without a network."),
-    "demo": Place("core.commands.demo", "Write a small damaged tree to try things on."),
+    "guide": Place("core.commands.guide", "Show a page of the manual, offline."),
+    "demo": Place("core.commands.demo", "Write a small damaged tree to try the commands on."),
 }
 """The commands that it lists in one line, with those of `PLUMBING`."""
 
 PLUMBING = {
-    "part": Place("nodes.commands", "Record what this machine sees of a tree, as one part of many."),
+    "part": Place("nodes.commands", "Record the part of a tree that this machine can see."),
     "schema": Place("core.commands.schema", "Print the JSON Schema of a command's output."),
 }
 
 OLD_NAMES = {
-    "lint-config": Place("core.commands.lint_config", "Check training configs for mistakes reported late, or never."),
+    "lint-config": Place(
+        "core.commands.lint_config", "Check training configs for mistakes that trainers report late, or never."
+    ),
     "heal": Place("replicas.commands", "Rebuild lost or damaged shards from proven copies."),
-    "repair-meta": Place("retention.commands_repair_meta", "Point meta.json or the tracker at the newest intact save."),
-    "replay": Place("health.commands_replay", "Show what a skip or health policy would have done over a log."),
-    "calibrate": Place("health.commands_calibrate", "Compute thresholds that fit this run, from its own log."),
-    "nan": Place("guard.commands_nan", "Show captured steps with NaN, and compute one again."),
+    "repair-meta": Place(
+        "retention.commands_repair_meta", "Point meta.json or the tracker at the newest intact checkpoint."
+    ),
+    "replay": Place("health.commands_replay", "Show what a skip or health policy would have done in a logged run."),
+    "calibrate": Place("health.commands_calibrate", "Compute thresholds for a run from its training log."),
+    "nan": Place("guard.commands_nan", "Show captured NaN steps, and recompute one."),
 }
 """Earlier names of `lint`, `repair`, `log` and `guard`: scripts call them, and no list shows them."""
 
@@ -80,7 +84,8 @@ TASKS = {"scan": "Check and resume", "seal": "Keep"}
 """Headings of the main commands, by the first command of each."""
 
 _MORE = (
-    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, these also before it.",
+    "Every command takes --help, --format or --json, --quiet, --verbose, --debug.",
+    "All but --help may also come before the command.",
     "More: ckpttool help COMMAND, ckpttool guide, ckpttool help --all",
 )
 

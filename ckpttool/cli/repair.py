@@ -106,7 +106,9 @@ def plan(
     Example: ckpttool repair ./output/checkpoint
     """
     if apply:
-        raise UsageError("--apply needs the repair: `ckpttool repair shards --apply`, or `repair pointer --apply`")
+        raise UsageError(
+            "--apply needs a command: `ckpttool repair shards --apply` or `ckpttool repair pointer --apply`"
+        )
     question, name = from_here(tree), one_name(checkpoint)
     with progress.watched(quiet=quiet):
         healing = verbs.heal(question, HealOrder(checkpoint=name))
@@ -126,5 +128,7 @@ def plan(
         output.result("\nRecords (ckpttool repair pointer):")
         output.table(texts_of(records).table(records))
         if healing.is_mended and records.fixes:
-            output.result(f"\nRepair the shards first: then the records should name {shown(healing.checkpoint.name)}.")
+            output.result(
+                f"\nRepair the shards first; after that, the records should point to {shown(healing.checkpoint.name)}."
+            )
     raise typer.Exit(code)

@@ -7,32 +7,32 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Every exit code of a command: below 10 those of the runtime, from 10 on answers. The pages show these texts."""
+    """Exit codes of all commands: below 10 those of the runtime, from 10 answers. The manual shows these texts."""
 
     OK = 0
-    """Answered, nothing wrong."""
+    """The command succeeded and found no problem."""
     FAILED = 1
-    """Internal error, or the system prevented writing: no permission, a full or read-only disk."""
+    """Internal error, or a failed write: no permission, or a full or read-only disk."""
     USAGE = 2
-    """Usage."""
+    """Invalid command line, option, config or name."""
     DAMAGE = 10
-    """Damage or a missing shard found (`resolve`: only with `--strict`, or if more is lost than `--max-lost-steps` or
-    `--max-lost-time` allow); `launch`, `preflight`, `lint`: the training would not start, or not behave as
-    intended; `health`: the newest checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`:
-    something needs attention; `asd`: a setting does not have the intended effect.
+    """A shard is damaged or missing (`resolve`: only with `--strict`, or if the loss exceeds `--max-lost-steps` or
+    `--max-lost-time`); `launch`, `preflight`, `lint`: training would not start or not behave as intended; `health`: the
+    newest checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`: something needs
+    attention; `asd`: a setting does not have the intended effect.
     """
     NOTHING_TO_RESUME = 11
     """There is no checkpoint to resume from."""
     UNKNOWN_LAYOUT = 12
-    """There is no checkpoint folder that ckpttool recognizes."""
+    """ckpttool recognizes no checkpoint folder."""
     LOCKED = 13
-    """Another ckpttool is changing the tree."""
+    """Another ckpttool process is changing the tree."""
     INCOMPLETE = 14
-    """The check is incomplete: something could not be read, or changed while it was read."""
+    """The check is incomplete: a file or folder could not be read, or changed during the read."""
     UNSAFE = 15
-    """Refused for safety: it would run code, leave the tree, or write through a link."""
+    """Refused for safety: continuing would run code, leave the tree, or write through a link."""
     NOT_DURABLE = 16
-    """Written, but durability could not be confirmed."""
+    """The data was written, but the disk did not confirm it."""
     INTERRUPTED = 130
     """Interrupted."""
 
@@ -44,7 +44,7 @@ class CkptToolError(Exception):
 
 
 class UsageError(CkptToolError):
-    """The question itself is wrong: an invalid option, config or name."""
+    """The request is invalid: a wrong option, config or name."""
 
     exit_code = ExitCode.USAGE
 
@@ -80,7 +80,7 @@ _LIKE, _MUCH_LESS = 0.6, 0.15
 
 
 class ConfigError(UsageError):
-    """A config file cannot be used: not YAML, or not YAML of a config."""
+    """A config file cannot be used: it is not YAML, or not a config."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         """Take the complete message, and the line of the file with the error, from 1, if known."""
@@ -89,7 +89,7 @@ class ConfigError(UsageError):
 
 
 class ForeignConfigError(ConfigError):
-    """A readable file is not a training config, or none that ckpttool knows."""
+    """A file is readable, but it is not a training config that ckpttool knows."""
 
 
 class NothingToResumeError(CkptToolError):
@@ -99,13 +99,13 @@ class NothingToResumeError(CkptToolError):
 
 
 class UnknownLayoutError(CkptToolError):
-    """The folder contains nothing that ckpttool recognises as training checkpoints."""
+    """The folder contains nothing that ckpttool recognizes as training checkpoints."""
 
     exit_code = ExitCode.UNKNOWN_LAYOUT
 
 
 class LockedError(CkptToolError):
-    """Another ckpttool is writing here."""
+    """Another ckpttool process is changing the tree."""
 
     exit_code = ExitCode.LOCKED
 
@@ -117,13 +117,13 @@ class IncompleteError(CkptToolError):
 
 
 class UnsafeError(CkptToolError):
-    """Refused: to continue would execute, escape the root, or exceed a limit."""
+    """Refused: continuing would execute code, leave the root, or exceed a limit."""
 
     exit_code = ExitCode.UNSAFE
 
 
 class WriteFailedError(CkptToolError):
-    """Nothing was changed: the old file still exists, unchanged."""
+    """The write failed; the old file is unchanged."""
 
 
 class NotDurableError(CkptToolError):

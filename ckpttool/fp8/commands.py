@@ -57,7 +57,7 @@ def fp8() -> None:
 @app.command(cls=Command)
 @exits(
     {
-        0: "No weight would be lost under the recipe that decides.",
+        0: "No weight would be lost under the recipe that determines the result.",
         10: "A weight would be lost, or a shard or its FP8 data is damaged.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
@@ -71,7 +71,7 @@ def probe(
     checkpoint: OneName = None,
     question: ProbeQuestion,
     stats: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the numbers of each tensor, one line of JSON each.")
+        str | None, typer.Option(metavar="FILE", help="Write the numbers of each tensor as JSON lines.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Maximum number of rows per table.")] = 20,
     layout: Annotated[str | None, LAYOUT] = None,
@@ -80,7 +80,7 @@ def probe(
 ) -> None:
     """Show what FP8 would do to the weights of a checkpoint, without a GPU or framework.
 
-    Reads each tensor once and casts it as the hardware does; the worst come first.
+    Reads each tensor once and casts it as the hardware does. Lists the worst tensors first.
 
     Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
     """
@@ -108,7 +108,7 @@ def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
     from ckpttool.core.domain.question import TreeQuestion
 
     if requested is not None and same_file(path, requested):
-        raise UsageError(f"--stats {path!r} is the file to read; name another")
+        raise UsageError(f"--stats {path!r} is the input file; give another file")
     assert_outside(path, root_of(TreeQuestion(path=requested)), option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_probe, purpose="numbers")
 
@@ -125,7 +125,7 @@ def _holds_probe(source: ByteSource) -> bool:
 @exits(
     {
         0: "The run follows the baseline, except for spikes that pass as quickly as the baseline's.",
-        10: "The run departs from the baseline, or downstream tasks do.",
+        10: "The run departs from the baseline, or its downstream scores do.",
         14: "The logs are inconclusive, or one could not be read.",
     }
 )
@@ -136,9 +136,9 @@ def compare(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Show whether, when and how a training departs from its baseline by more than noise.
+    """Show whether, when and how a run departs from its baseline by more than noise.
 
-    Spikes are removed. Two runs alone do not show the random variation: add --repeat.
+    Removes spikes first. Two runs alone do not show the random variation: add --repeat.
 
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
@@ -155,7 +155,7 @@ Linted = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="Logs, scripts with arguments, configs, debug configs of one run; recognized by content.",
+        help="Logs, launch scripts, configs and debug configs of one run, recognized by their content.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -163,7 +163,7 @@ EngineVersion = Annotated[
     str | None, _option("--te-version", metavar="V", help="Version of Transformer Engine; some rules depend on it.")
 ]
 LayerNames = Annotated[
-    str | None, _option("--layers", metavar="FILE", help="Layer names, one per line, or a debug log.")
+    str | None, _option("--layers", metavar="FILE", help="File with layer names, one per line, or a debug log.")
 ]
 
 
@@ -171,7 +171,7 @@ LayerNames = Annotated[
 @exits(
     {
         0: "No problem was found.",
-        10: "A setting has no effect, or not the one that its text suggests.",
+        10: "A setting has no effect, or not the effect that its name suggests.",
         15: "A config was refused for safety: it is too large, or nested too deeply.",
     }
 )
@@ -184,10 +184,10 @@ def lint(
     layers: LayerNames = None,
     verbose: Verbose = False,
 ) -> None:
-    """Check FP8 settings that have no effect, or are known to cause trouble.
+    """Check for FP8 settings that have no effect or are known to cause problems.
 
-    The best input is a log in which Megatron printed all arguments. Scripts are read and never executed. A comment
-    in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+    The best input is a log in which Megatron printed all arguments. Scripts are read but never executed. To accept
+    a finding, add the comment `# ckpttool: allow CODE` on its line or the line above.
 
     Example: ckpttool fp8 lint train.log
     """
@@ -207,9 +207,9 @@ def lint(
 class RunsOptions:
     """The runs in question."""
 
-    baseline: Annotated[str | None, _option(metavar="LOG", help=f"Log of the trusted run: {RUN} Round 1 needs it.")] = (
-        None
-    )
+    baseline: Annotated[
+        str | None, _option(metavar="LOG", help=f"Log of the trusted run: {RUN} Required in round 1.")
+    ] = None
     candidate: Annotated[str | None, _option(metavar="LOG", help=f"Log of the FP8 run: {RUN}")] = None
     repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeatable.")] = None
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
@@ -277,7 +277,7 @@ class PlanOptions:
         typer.Option(
             "--stats",
             metavar="LOG",
-            help="Log with statistics of debug features: plan the worst layers first; repeatable.",
+            help="Log with debug-feature statistics, to plan the worst layers first; repeatable.",
         ),
     ] = None
     devices: Annotated[
@@ -309,8 +309,8 @@ class PlanOptions:
         0: "The experiments were written.",
         11: "There is no good checkpoint before the gap.",
         **OF_A_TREE,
-        14: "Experiments would show nothing; the answer gives the reason.",
-        15: "The folder has other files, or logs that would be lost.",
+        14: "The experiments could not show the cause; the output gives the reason.",
+        15: "The folder contains other files, or logs that would be lost.",
     }
 )
 @grouped
@@ -323,9 +323,10 @@ def plan(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Plan experiments that show the cause: one folder each, with its changes and the meaning of each outcome.
+    """Plan experiments that find the cause, with the changes and possible outcomes of each.
 
-    All start from the newest good checkpoint before the gap, so all are comparable. Starts and edits nothing.
+    Writes one folder per experiment. All start from the newest good checkpoint before the gap, to be comparable.
+    Starts no run and edits no config.
 
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
@@ -353,9 +354,9 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 pla
 @app.command(cls=Command)
 @exits(
     {
-        0: "FP8 is not the cause, or a fix that keeps all products in FP8 was shown.",
-        10: "A cause was found; the fix says what to change.",
-        14: "The cause is undecided; the answer names the missing evidence.",
+        0: "FP8 is not the cause, or a fix that keeps all products in FP8 was found.",
+        10: "A cause was found, and the output gives the fix.",
+        14: "The cause is undecided; the output names the missing evidence.",
         15: "The folder contains no plan written by ckpttool.",
     }
 )
@@ -363,7 +364,7 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 pla
 def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Judge the experiments of a plan: the cause, its fix, or the next round.
 
-    A run counts only if it reached its end and, according to its logs, ran as planned.
+    A run counts only if it finished and, according to its logs, ran as planned.
 
     Example: ckpttool fp8 verdict plan
     """

@@ -25,22 +25,22 @@ Events = Annotated[
     ),
 ]
 Prometheus = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Also write the numbers for node_exporter's textfile collector.")
+    str | None, typer.Option(metavar="FILE", help="Also write metrics for node_exporter's textfile collector.")
 ]
 
 
 @app.callback()
 @exits(
     {
-        0: "Nothing needs attention; or shown.",
+        0: "Nothing needs attention, or the captures were shown.",
         10: "report: something needs attention. replay: the step was not reproduced.",
-        12: "list, inspect, replay: there is no capture of a step that was not finite.",
-        14: "A file could not be read, or shows nothing.",
+        12: "list, inspect, replay: there is no capture of a non-finite step.",
+        14: "A file could not be read, or contains no events.",
         16: OF_WRITING[16],
     }
 )
 def guard() -> None:
-    """Show what happened in a guarded training, and replay a NaN step.
+    """Show what happened in a guarded run, and replay a NaN step.
 
     Example: ckpttool guard report output
     """
@@ -50,8 +50,8 @@ def guard() -> None:
 @exits(
     {
         0: "Nothing needs attention.",
-        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
-        14: "A file could not be read, or shows nothing.",
+        10: "Training stopped, the last save failed, or there was a strike, wrong product, disagreement or capture.",
+        14: "A file could not be read, or contains no events.",
         16: OF_WRITING[16],
     }
 )
@@ -59,9 +59,9 @@ def guard() -> None:
 def report(
     *, events: Events, prometheus: Prometheus = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """Show what happened, by rank, and what to do next.
+    """Show the guard's events by rank, and what to do next.
 
-    Reads the guard's events in the training's output folder, during the run or afterwards.
+    Reads the guard's event files from the run's output folder, during training or afterwards.
 
     Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
     """
@@ -90,7 +90,12 @@ class Policies(str, Enum):
 
 
 @app.command("run", cls=Command, context_settings={"allow_interspersed_args": False})
-@exits({0: "The exit code is that of the command.", 2: "A setting is wrong; nothing was started."})
+@exits(
+    {
+        0: "The command exited with 0; its other exit codes are passed through.",
+        2: "A setting is wrong; nothing was started.",
+    }
+)
 @grouped
 def run(
     *,
@@ -98,19 +103,23 @@ def run(
         list[str],
         typer.Argument(metavar="COMMAND...", help="Command that starts the training.", rich_help_panel="Arguments"),
     ],
-    folder: Annotated[str, typer.Option("--output", metavar="DIR", help="Output folder of the training.")] = "output",
+    folder: Annotated[str, typer.Option("--output", metavar="DIR", help="Output folder of the run.")] = "output",
     policy: Annotated[
         Policies | None, _option(help="Also drop spikes, by this policy. Default: only NaN and infinity.")
     ] = None,
     threshold: Annotated[float | None, _option(help="Threshold of the policy.", metavar="X")] = None,
-    watch: Annotated[bool, _option("--watch", help="Drop nothing; report the updates to drop.")] = False,
+    watch: Annotated[bool, _option("--watch", help="Drop nothing; report the updates that would be dropped.")] = False,
     features: Annotated[
         str | None,
-        _option(help="Check gradients; same form as NPU_ASD_CONFIG. Default: that variable.", metavar="TEXT"),
+        _option(
+            help="Gradient checks, in the form of NPU_ASD_CONFIG. Default: the value of that variable.", metavar="TEXT"
+        ),
     ] = None,
-    patrol: Annotated[int, _option(help="Check matrix products at this interval.", metavar="STEPS", min=0)] = 0,
+    patrol: Annotated[
+        int, _option(help="Check matrix products at this interval; 0: never.", metavar="STEPS", min=0)
+    ] = 0,
 ) -> None:
-    """Start a training with the guard switched on, without a change of its code.
+    """Start a training run with the guard on, without changing its code.
 
     Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment.
 

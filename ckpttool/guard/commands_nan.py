@@ -12,7 +12,7 @@ from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.guard.model.capture import FOLDER, NanQuestion
 
-_NO_CAPTURE = "There is no capture of a step that was not finite."
+_NO_CAPTURE = "There is no capture of a non-finite step."
 
 app = command_group("nan")
 
@@ -20,26 +20,26 @@ app = command_group("nan")
 @app.callback()
 @exits(
     {
-        0: "Shown; or the step was reproduced.",
+        0: "The captures were shown, or the step was reproduced.",
         10: "The replay did not reproduce the step.",
         12: _NO_CAPTURE,
-        14: "A rank's part is missing or damaged; or the step cannot be computed again.",
+        14: "A rank's part is missing or damaged; or the step cannot be recomputed.",
     }
 )
 def nan() -> None:
-    """Show captured steps with NaN, and compute one again.
+    """Show captured NaN steps, and recompute one.
 
-    The guard in a training keeps the weights, the batches and the random-number state for it.
+    For this, the guard saves the weights, batches and random-number state during training.
 
     Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """
 
 
 @app.command("list", cls=Command)
-@exits({0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
+@exits({0: "The captures were listed.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
 @grouped
 def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE) -> None:
-    """List the captures of a training, by step and rank. Needs no torch.
+    """List the captures of a run by step and rank. Does not need torch.
 
     Example: ckpttool guard list output
     """
@@ -49,10 +49,10 @@ def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TAB
 
 
 @app.command(cls=Command)
-@exits({0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
+@exits({0: "The capture was shown.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
 @grouped
 def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Show a capture: the rank and gradients with NaN, and what a replay needs. Needs no torch.
+    """Show the rank and the gradients with NaN, and what a replay needs. Does not need torch.
 
     Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """
@@ -66,17 +66,17 @@ def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, qu
 @app.command(cls=Command)
 @exits(
     {
-        0: "The same losses bit for bit, and the same gradients not finite.",
+        0: "The losses are bit-identical, and the same gradients are non-finite.",
         10: "The step was not reproduced.",
         12: _NO_CAPTURE,
-        14: "It cannot be computed again; the answer gives the reason.",
+        14: "The step cannot be recomputed; the output gives the reason.",
     }
 )
 @grouped
 def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Compute a captured step again, compare it bit for bit, and find the origin of the NaN.
+    """Recompute a captured step, compare it bit for bit, and find the origin of the NaN.
 
-    Needs torch and your code. Runs one forward and backward pass per micro-batch, and no optimizer.
+    Needs torch and your code. Runs one forward and backward pass per micro-batch, without the optimizer.
 
     Example: ckpttool guard replay output/guard/captures/nan-at-00000220 --entry train:replay
     """

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @exits(
     {
         0: "The newest checkpoint is healthy.",
-        10: "The newest checkpoint is unhealthy, or its record is wrong.",
+        10: "The newest checkpoint is unhealthy, or its health record is wrong.",
         11: "There is no checkpoint.",
         **OF_A_TREE,
-        14: "Its health is unknown, or something could not be read.",
+        14: "The health of the newest checkpoint is unknown, or a file could not be read.",
     }
 )
 @grouped
@@ -39,7 +39,9 @@ def health(
     judge: HealthQuestion,
     from_weights: Annotated[
         bool,
-        Option("--from-weights", "Read every shard to find NaN, infinity and the norms of the embedding.", "Evidence"),
+        Option(
+            "--from-weights", "Read every shard to find NaN and infinity, and to compute embedding norms.", "Evidence"
+        ),
     ] = False,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
@@ -47,14 +49,14 @@ def health(
     quiet: Quiet = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Show which checkpoints are healthy, by the norms in the log.
+    """Show which checkpoints are healthy, based on the logged norms.
 
     Uses the embedding norm at each save. Finds logs and health_ckpts.json automatically.
 
     Example: ckpttool health ./output --threshold 270
     """
     if more and (judge.logs.patterns or tree.health_file is not None):
-        raise UsageError("--log and --health-file apply to one training: give one DIR")
+        raise UsageError("--log and --health-file apply to a single run: give one DIR")
 
     def ask(path: str | None) -> HealthAnswer:
         from ckpttool.core.verbs import scanning

@@ -24,7 +24,7 @@ Dialect = Annotated[
 
 
 @app.callback()
-@exits({0: "The setting is read as intended.", 10: "It is not read as intended."})
+@exits({0: "The setting is read as intended.", 10: "The setting is not read as intended."})
 def asd() -> None:
     """Check or write the settings of Ascend's feature detection.
 
@@ -54,18 +54,21 @@ class AsdOptions:
     cooldown: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="MINUTES", help="Minutes for which repeat events do not count (5).", rich_help_panel="Policy"
+            min=1,
+            metavar="MINUTES",
+            help="Minutes during which repeated events do not count (5).",
+            rich_help_panel="Policy",
         ),
     ] = None
     strikes_num: Annotated[
-        int | None, typer.Option(min=1, help="Events that make a strike-out (3).", rich_help_panel="Policy")
+        int | None, typer.Option(min=1, help="Number of events that make a strike-out (3).", rich_help_panel="Policy")
     ] = None
     strikes_window: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="MINUTES",
-            help="Time window for the events of a strike-out (480).",
+            help="Minutes within which the events of a strike-out must occur (480).",
             rich_help_panel="Policy",
         ),
     ] = None
@@ -75,16 +78,22 @@ class AsdOptions:
     ] = None
     upper_thresh1: Annotated[
         int | None,
-        typer.Option(min=3, help="Multiple of the mean that is abnormal (1000000).", rich_help_panel="Policy"),
+        typer.Option(
+            min=3, help="Multiple of the mean at which a value is abnormal (1000000).", rich_help_panel="Policy"
+        ),
     ] = None
     upper_thresh2: Annotated[
         int | None,
-        typer.Option(min=3, help="Largest multiple that still enters the mean (100).", rich_help_panel="Policy"),
+        typer.Option(
+            min=3,
+            help="Largest multiple of the mean that still counts toward the mean (100).",
+            rich_help_panel="Policy",
+        ),
     ] = None
     grad_sample_interval: Annotated[
         int | None, typer.Option(min=1, help="Check every N-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
     ] = None
-    disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.", rich_help_panel="Policy")] = (
+    disable: Annotated[bool, typer.Option("--disable", help="Turn the detection off.", rich_help_panel="Policy")] = (
         False
     )
 

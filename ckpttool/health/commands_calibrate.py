@@ -15,7 +15,10 @@ from ckpttool.core.domain.question import COLUMNS, LogQuestion
 WarmUp = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="STEPS", help="Steps at the start to leave out (default: a tenth).", rich_help_panel="Evidence"
+        min=0,
+        metavar="STEPS",
+        help="Number of logged steps to leave out at the start. Default: a tenth.",
+        rich_help_panel="Evidence",
     ),
 ]
 
@@ -23,7 +26,7 @@ WarmUp = Annotated[
 @exits(
     {
         0: "Thresholds are recommended.",
-        10: "The stretch is not normal: more than 1 % of its steps would be alarms.",
+        10: "The stretch is not normal: more than 1 % of its steps would raise alarms.",
         14: "A log could not be read, or contains too little data.",
     }
 )
@@ -36,9 +39,9 @@ def calibrate(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Compute thresholds that fit this run, from its own log.
+    """Compute thresholds for a run from its training log.
 
-    The log must show a normal stretch, with at least 200 steps after the warm-up.
+    The log must cover a normal stretch of training, with at least 200 steps after the warm-up.
 
     Example: ckpttool log calibrate output/log/rank_0/info.log
     """

@@ -20,7 +20,7 @@ app = command_group("log")
     }
 )
 def log() -> None:
-    """Replay a policy over a training log, or find thresholds for it.
+    """Replay a policy on a training log, or compute thresholds from it.
 
     Example: ckpttool log replay train.log --policy zscore
     """

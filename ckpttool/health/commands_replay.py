@@ -35,7 +35,7 @@ class PolicyOptions:
     policy: Annotated[
         PolicyName | None,
         typer.Option(
-            help="Rule to replay. Default: skip for MindFormers' logs, else zscore.", rich_help_panel="Policy"
+            help="Policy to replay. Default: skip for MindFormers logs, else zscore.", rich_help_panel="Policy"
         ),
     ] = None
     threshold: Annotated[
@@ -43,27 +43,35 @@ class PolicyOptions:
         typer.Option(
             callback=finite,
             metavar="X",
-            help="skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6).",
+            help="For skip: norm (3.0). For zscore, zclip and olmo: standard deviations (7, 2.5, 6).",
             rich_help_panel="Policy",
         ),
     ] = None
     count: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).", rich_help_panel="Policy"),
+        typer.Option(
+            min=1, metavar="N", help="For skip: stop at the N-th skipped step in a row (10).", rich_help_panel="Policy"
+        ),
     ] = None
     nan: Annotated[
-        NanWord, typer.Option(help="skip: MindFormers does not count NaN, strict does.", rich_help_panel="Policy")
+        NanWord,
+        typer.Option(
+            help="For skip: strict counts NaN toward the stop, as-mindformers does not.", rich_help_panel="Policy"
+        ),
     ] = NAN_BY_DEFAULT
     dialect: Annotated[
         str | None,
         typer.Option(
-            "--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers.", rich_help_panel="Policy"
+            "--dialect",
+            metavar="D",
+            help="For features: torch_npu, mindspore or mindformers.",
+            rich_help_panel="Policy",
         ),
     ] = None
     asd_config: Annotated[
         str | None,
         typer.Option(
-            metavar="STRING", help="features: value of NPU_ASD_CONFIG; see ckpttool asd.", rich_help_panel="Policy"
+            metavar="STRING", help="For features: value of NPU_ASD_CONFIG; see ckpttool asd.", rich_help_panel="Policy"
         ),
     ] = None
     margin: Annotated[float, MARGIN] = 0.0
@@ -89,7 +97,7 @@ Timeline = Annotated[
         "--tree",
         "--health-timeline",
         metavar="DIR",
-        help="Mark the checkpoints of DIR saved in a spike or after a strike. Also: --health-timeline.",
+        help="Mark the checkpoints in DIR that were saved during a spike or after a strike. Also: --health-timeline.",
         rich_help_panel="Which tree",
     ),
 ]
@@ -98,7 +106,7 @@ Every = Annotated[
     typer.Option(
         min=1,
         metavar="STEPS",
-        help="For --around-spike: assume a checkpoint every N steps.",
+        help="For --around-spike: assumed number of steps between checkpoints.",
         rich_help_panel="Evidence",
     ),
 ]
@@ -124,7 +132,7 @@ def replay(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what a skip or health policy would have done over a log.
+    """Show what a skip or health policy would have done in a logged run.
 
     With --tree, also shows the affected checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON
     lines and TensorBoard files, gzipped or not.

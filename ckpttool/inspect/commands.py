@@ -41,7 +41,8 @@ def inspect(
     checkpoint: OneName = None,
     tensor: Patterns = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Also read the data: norm, extremes, NaN, infinities, zeros.")
+        bool,
+        typer.Option("--stats", help="Also read the data, and show its norm, extremes, NaN, infinities and zeros."),
     ] = False,
     rows: RowOptions,
     layout: Annotated[str | None, LAYOUT] = None,
@@ -50,8 +51,8 @@ def inspect(
 ) -> None:
     """Show the tensors and scalars of a shard or a checkpoint.
 
-    Also shows the writer and the checksums, which verify compares. Needs neither the trainer nor torch, and
-    executes nothing in a file. A damaged file is shown as far as it can be read.
+    Also shows the program that wrote the file, and the checksums that `verify` compares. Needs neither the trainer
+    nor torch, and never executes code from a file. Shows a damaged file as far as it can be read.
 
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """

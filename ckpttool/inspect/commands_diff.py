@@ -22,7 +22,12 @@ class SideOptions:
 
     a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}", rich_help_panel="Which tree")]
     b: Annotated[
-        str, typer.Argument(metavar="B", help="The other side, of the same kind.", rich_help_panel="Which tree")
+        str,
+        typer.Argument(
+            metavar="B",
+            help="What to compare A with: a shard, tree or checkpoint, of the same kind as A.",
+            rich_help_panel="Which tree",
+        ),
     ]
     tree: Annotated[
         str | None,
@@ -40,8 +45,8 @@ class SideOptions:
 
 @exits(
     {
-        0: "The sides were compared, whatever differs.",
-        10: "A side is damaged; with --exit-code: a tensor differs.",
+        0: "The comparison is complete, whether or not anything differs.",
+        10: "A or B is damaged or, with --exit-code, a tensor differs.",
         11: "There is no checkpoint to compare.",
         **OF_A_TREE,
     }
@@ -67,7 +72,7 @@ def diff(
     """Compare two shards or checkpoints, down to their values.
 
     Shows tensors that were added, removed, or changed in type or shape, and scalars that differ. With --level
-    numerics also how far values moved: relative L2, largest element, angle; the largest change first.
+    numerics, also shows how far values moved (relative L2, largest element, angle), largest change first.
 
     Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
     """

@@ -73,7 +73,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
         layout: Search only for this layout.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool recognizes nothing there.
         UsageError: No checkpoint or no tensor has that name.
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
@@ -126,7 +126,7 @@ def side_of(
             the newest without missing files; else the newest.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool recognizes nothing there.
         UsageError: No checkpoint has that name.
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.

@@ -48,7 +48,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         layout: Search only for this layout.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool recognizes nothing there.
         UsageError: No checkpoint or no tensor has that name, or only one is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.

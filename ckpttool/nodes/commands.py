@@ -30,7 +30,7 @@ PartNumber = Annotated[
     typer.Option(
         "--part",
         metavar="I/N|auto[/N]",
-        help="Number of this part, from 1; auto: from the launcher.",
+        help="Number of this part, from 1; auto: number from the launcher.",
         rich_help_panel="Which part",
     ),
 ]
@@ -45,7 +45,7 @@ class WhichOptions:
     split: Annotated[
         Split,
         typer.Option(
-            "--split", help="How the visible files are divided among the processes.", rich_help_panel="Which part"
+            "--split", help="How to divide the visible files among the processes.", rich_help_panel="Which part"
         ),
     ] = Split.AUTO
     ranks: Annotated[
@@ -57,14 +57,17 @@ class WhichOptions:
     devices_per_node: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="D", help="The same, as D consecutive ranks per machine.", rich_help_panel="Which part"
+            min=1,
+            metavar="D",
+            help="Same as --ranks, as D consecutive ranks per machine.",
+            rich_help_panel="Which part",
         ),
     ] = None
     run_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Name of this collection. Default: from the launcher.",
+            help="Name of this set of parts. Default: from the launcher.",
             rich_help_panel="Which part",
         ),
     ] = None
@@ -101,7 +104,7 @@ class LookOptions:
         bool,
         typer.Option(
             "--seal",
-            help="Read the checkpoints in --checkpoint, and seal this machine's shards.",
+            help="Read the checkpoints that --checkpoint selects, and seal this machine's shards.",
             rich_help_panel="Watch",
         ),
     ] = False
@@ -136,12 +139,12 @@ def part(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Record what this machine sees of a tree, as one part of many.
+    """Record the part of a tree that this machine can see.
 
-    Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then give all parts to any command that
-    reads a tree. Reads the headers of all checkpoints, and the content of those in --checkpoint (latest: each
-    machine's own latest). Exits with 0 once the part is written, whatever it found, because a launcher would end
-    the others.
+    Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then pass all parts to any command that
+    reads a tree. Reads the headers of all checkpoints, and the contents of those that --checkpoint selects (with
+    latest, the latest on each machine). Exits with 0 once the part is written, even if it records damage: a
+    launcher would stop the other processes on any other exit code.
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
@@ -153,7 +156,7 @@ def part(
 
         written = verbs.part(question)
     if written is None:
-        output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
+        output.looking_at(None, quiet=quiet, more="this process only coordinates the others and reads nothing")
     else:
         output.looking_at(written.resolved_from, quiet=quiet)
         show(written, fmt)
@@ -177,7 +180,7 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
     if which.ranks is None:
         return None
     if which.devices_per_node is not None:
-        raise UsageError("--ranks and --devices-per-node both give the ranks that will start here: give only one")
+        raise UsageError("--ranks and --devices-per-node both set the ranks that start here: give only one")
     ranks: set[int] = set()
     for run in which.ranks.split(","):
         first, dash, last = run.partition("-")
@@ -186,7 +189,7 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
             raise UsageError(f"--ranks takes A-B or numbers, such as 0-7 or 0,2,4, not {which.ranks!r}")
         ranks.update(range(int(numbers[0]), int(numbers[1]) + 1))
     if not ranks:
-        raise UsageError(f"--ranks {which.ranks} has no rank")
+        raise UsageError(f"--ranks {which.ranks} contains no rank")
     return tuple(Rank(rank) for rank in sorted(ranks))
 
 

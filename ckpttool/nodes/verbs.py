@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = None) -> PartWritten | None:
-    """Record what this machine sees of a tree, as one part of many.
+    """Record the part of a tree that this machine can see.
 
     Args:
         question: The tree to record, and the output file.
@@ -47,9 +47,9 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
         The written part, whatever it contains; None if the launcher assigns no files to this process.
 
     Raises:
-        UsageError: The number of the part is unknown; or it cannot be written there.
-        UnsafeError: It is larger than the limit for reading.
-        WriteFailedError, NotDurableError: It could not be written.
+        UsageError: The number of the part is unknown, or the part cannot be written to `out`.
+        UnsafeError: The part exceeds the size limit for reading.
+        WriteFailedError, NotDurableError: The part could not be written.
     """
     process = process_of_part(question.part)
     if process is None:

@@ -18,7 +18,7 @@ from ckpttool.replicas.model import HealOrder
         10: "There is a problem that no copy can repair.",
         11: "The repair was refused: no copy is proven, the copy itself is suspect, or there is no checkpoint.",
         **OF_A_TREE,
-        14: "The change was refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or a file could not be read.",
         **OF_WRITING,
     }
 )
@@ -32,9 +32,9 @@ def heal(
 ) -> None:
     """Rebuild lost or damaged shards from proven copies.
 
-    Data-parallel ranks save the same tensors. A shard is a copy if the trainer's record of the layout says so, if
-    it matches the seal of the lost one, or if two other checkpoints of the run show both ranks equal in every
-    tensor. Only a copy that is intact itself is used. The damaged file goes to the trash.
+    Data-parallel ranks save the same tensors. A shard is a proven copy if the trainer's layout record says so, if
+    it matches the seal of the lost shard, or if both ranks are equal in every tensor of two other checkpoints of
+    the run. Uses only intact copies. Moves the damaged file to the trash.
 
     Example: ckpttool repair shards ./output/checkpoint --checkpoint 20_2
     """

@@ -119,7 +119,9 @@ class HealOrder:
         Option("--tensor", "Replace only this tensor, if the rest is intact.", "Which checkpoint", metavar="NAME"),
     ] = None
     """Replace only this tensor; None for complete files."""
-    apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
+    apply: Annotated[
+        bool, Option("--apply", "Make the changes; without this option, nothing is changed.", "What stays")
+    ] = False
     grace: Annotated[float, GRACE] = 300.0
     """Seconds: a younger shard is a sign of a save in progress."""
 

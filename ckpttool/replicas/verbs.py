@@ -61,8 +61,8 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
     """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
     Every byte of the checkpoint is read. If no record shows the slices of each rank, the affected ranks' files at other
-    checkpoints of the run are read, too. Damaged files are kept in the tree's trash. If a heal is interrupted after its
-    files were prepared, the next change of the tree completes it.
+    checkpoints of the run are also read. Damaged files are moved to the tree's trash. If a heal is interrupted after
+    its files were prepared, the next change of the tree completes it.
 
     Args:
         question: The tree.
@@ -72,7 +72,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
         UsageError: The checkpoint does not exist.
         NothingToResumeError: The tree has no checkpoint.
         UnknownLayoutError: Saves of its layout are never changed.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
         NotDurableError: The heal is done, but the disk did not confirm it.

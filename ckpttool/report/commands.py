@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ckpttool.report.model import TreeReport
 
 Output = Annotated[
-    str, typer.Option("--output", metavar="FILE", help="Output file: new, or an earlier report; - for stdout.")
+    str, typer.Option("--output", metavar="FILE", help="File to write: a new file or an earlier report; - for stdout.")
 ]
 Form = Annotated[
-    PageForm | None, typer.Option("--format", help="Output format. Default: by the name of FILE, else html.")
+    PageForm | None, typer.Option("--format", help="Output format. Default: from the name of FILE, else html.")
 ]
 
 
@@ -47,9 +47,9 @@ class PageOptions:
 
 @exits(
     {
-        0: "The page was written; a checkpoint was chosen, even if newer ones were skipped.",
-        10: "The page was written; with --strict: a newer one was skipped; or more is lost than --max-lost-… allows.",
-        11: "The page was written; there is no checkpoint to resume from.",
+        0: "The page was written, and a checkpoint was chosen, even if newer ones were skipped.",
+        10: "The page was written, but a newer checkpoint was skipped (--strict), or the loss exceeds the limit.",
+        11: "The page was written, but there is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
     }
@@ -65,10 +65,10 @@ def report(
     quiet: Quiet = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Write one page with everything known about a tree.
+    """Write a report page with everything known about a tree.
 
-    Shows the answer of `resolve`, every rank of every checkpoint, the norms of the training log, all findings with
-    remedies, and the disk. The page needs no script, font or network. Checks all checkpoints.
+    Checks all checkpoints. Shows the answer of `resolve`, every rank of every checkpoint, the norms in the training
+    log, all findings with remedies, and the disk. The page works without scripts, web fonts or a network.
 
     Example: ckpttool report ./output --output report.html
     """

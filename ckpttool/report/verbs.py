@@ -41,7 +41,7 @@ _DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
 
 
 def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:
-    """Write one page with everything known about a tree: for a file, a notebook, a comment.
+    """Write a report page with everything known about a tree, for a file, a notebook or a comment.
 
     Args:
         question: The subject; or only the tree's path.

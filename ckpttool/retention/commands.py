@@ -15,12 +15,12 @@ from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 @exits(
     {
-        0: "The deletion was planned; with --apply: carried out.",
-        10: "The deletion was refused: damage is in the way.",
+        0: "The deletion was planned or, with --apply, carried out.",
+        10: "The deletion was refused because of damage.",
         11: "No checkpoint is good, so nothing was deleted.",
         13: OF_WRITING[13],
         **OF_A_TREE,
-        14: "The change was refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or a file could not be read.",
         16: OF_WRITING[16],
     }
 )
@@ -37,8 +37,9 @@ def prune(
 ) -> None:
     """Delete superseded checkpoints (dry run unless --apply).
 
-    Deletes checkpoints that newer good ones replace, on all ranks or none. A damaged, incomplete or unknown one is
-    never deleted, and replaces nothing. Ranks, names and meta.json stay consistent.
+    Deletes checkpoints superseded by newer good ones, on all ranks or none. Never deletes damaged or incomplete
+    checkpoints or those of unknown state, and never counts them as newer good ones. Keeps ranks, names and
+    meta.json consistent.
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """

@@ -18,21 +18,23 @@ Name = Annotated[
         "--checkpoint",
         metavar="NAME",
         autocompletion=completing.checkpoints,
-        help="This checkpoint instead of the newest intact one.",
+        help="Point to this checkpoint instead of the newest intact one.",
         rich_help_panel="Which checkpoint",
     ),
 ]
 Apply = Annotated[
     bool,
-    typer.Option("--apply", help="Write the records; without it nothing is changed.", rich_help_panel="What stays"),
+    typer.Option(
+        "--apply", help="Write the records; without this option, nothing is changed.", rich_help_panel="What stays"
+    ),
 ]
 
 
 @exits(
     {
-        0: "The records are right, or would be with --apply.",
-        10: "The change was refused: damage is in the way.",
-        11: "There is no intact checkpoint to name.",
+        0: "The records are correct, or would be after --apply.",
+        10: "The change was refused because of damage.",
+        11: "There is no intact checkpoint to point to.",
         **OF_A_TREE,
         **OF_WRITING,
     }
@@ -49,7 +51,7 @@ def repair_meta(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Point meta.json or the tracker at the newest intact save.
+    """Point meta.json or the tracker at the newest intact checkpoint.
 
     Rewrites a missing, damaged or stale record from the shards. Dry run unless --apply.
 

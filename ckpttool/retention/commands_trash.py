@@ -46,7 +46,7 @@ MoreNames = Annotated[
     typer.Argument(
         metavar="NAME...",
         callback=_words,
-        help="More names; DIR may also be first or last.",
+        help="More names; DIR may come before or after the names.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -55,22 +55,25 @@ OlderThan = Annotated[
     typer.Option(
         parser=duration("d", to="s"),
         metavar="TIME",
-        help="Only checkpoints in the trash for at least this time: 7d, 12h.",
+        help="Use only checkpoints that were deleted at least this long ago: 7d, 12h.",
         rich_help_panel="What stays",
     ),
 ]
 Apply = Annotated[
-    bool, typer.Option("--apply", help="Carry it out; without it nothing is changed.", rich_help_panel="What stays")
+    bool,
+    typer.Option(
+        "--apply", help="Make the changes; without this option, nothing is changed.", rich_help_panel="What stays"
+    ),
 ]
 
 
 @app.callback()
 @exits(
     {
-        0: "The command succeeded; empty without --apply: nothing was deleted.",
+        0: "The command succeeded; `empty` deletes nothing without --apply.",
         10: "The checkpoints were restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "The change was refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or a file could not be read.",
         **OF_WRITING,
     }
 )
@@ -86,14 +89,14 @@ def trash() -> None:
     {
         0: "The trash was listed.",
         **OF_A_TREE,
-        14: "A change of the tree was interrupted, or something could not be read.",
+        14: "An earlier change of the tree was interrupted, or a file could not be read.",
     }
 )
 @grouped
 def show_list(
     *, tree: TreeQuestion, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """List the trash: name, step, size and time of deletion; with --older-than also the expiry.
+    """List the trash with name, step, size and time of deletion, and with --older-than the expiry.
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """
@@ -108,7 +111,7 @@ def show_list(
         0: "The checkpoints were restored, and their headers show no damage.",
         10: "The checkpoints were restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "The change was refused: a save is in progress, or something could not be read.",
+        14: "The change was refused: a save is in progress, or a file could not be read.",
         **OF_WRITING,
     }
 )
@@ -122,7 +125,7 @@ def restore(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Restore checkpoints from the trash, all ranks or none; overwrites nothing.
+    """Restore checkpoints from the trash, on all ranks or none. Overwrites nothing.
 
     An interrupted restore is completed by the next restore, prune --apply or repair pointer --apply.
 
@@ -130,7 +133,9 @@ def restore(
     """
     path, names = _sorted_out([name, *(more or ())])
     if path is None and os.path.isdir(name):
-        raise UsageError(f"{name} is a folder: also name the checkpoint; {join(['ckpttool', 'trash', 'list', name])}")
+        raise UsageError(
+            f"{name} is a folder: also name the checkpoint, as listed by {join(['ckpttool', 'trash', 'list', name])}"
+        )
     from ckpttool.retention import verbs_trash
 
     raise typer.Exit(
@@ -153,9 +158,9 @@ def _is_place(argument: str) -> bool:
 @app.command(cls=Command)
 @exits(
     {
-        0: "The checkpoints were deleted; without --apply: would be deleted.",
+        0: "The checkpoints were deleted or, without --apply, would be deleted.",
         **OF_A_TREE,
-        14: "A change of the tree was interrupted, or something could not be read.",
+        14: "An earlier change of the tree was interrupted, or a file could not be read.",
         **OF_WRITING,
     }
 )

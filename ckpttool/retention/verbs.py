@@ -73,14 +73,14 @@ def prune(
         question: The tree.
         policy: The checkpoints to keep.
         order: How to check, what to do, and how long to wait for a save in progress.
-        waiting: Called with the reason for waiting, whenever that changes.
+        waiting: Called with the reason for waiting, whenever the reason changes.
 
     Raises:
         UsageError: The policy names a checkpoint that does not exist.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way, or the tree is not a folder on this machine.
-        WriteFailedError: The disk reported an error. Moved files are back, or will be with the next prune.
+        WriteFailedError: The disk reported an error. Moved files were moved back, or will be by the next prune.
         NotDurableError: The deletion is done, but the disk did not confirm it.
     """
     question = tree_question(question)

@@ -92,7 +92,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
 
     Raises:
         UsageError: A checkpoint does not exist, or its place is taken.
-        LockedError: Another ckpttool is changing this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: A save is in progress, or an entry is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
         WriteFailedError: The disk reported an error. Moved files stay; the next change of the tree completes it.
@@ -157,8 +157,8 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
         apply: Delete them.
 
     Raises:
-        LockedError: Another ckpttool is changing this tree.
-        WriteFailedError: Something could not be deleted; entries before it are deleted.
+        LockedError: Another ckpttool process is changing this tree.
+        WriteFailedError: An entry could not be deleted; the entries before it are deleted.
     """
     answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
     if not apply:

@@ -54,7 +54,7 @@ class WatchOptions:
             parser=duration("s", least=0.05),
             metavar="TIME",
             show_default="30s",
-            help="Time between two checks (seconds).",
+            help="Time between checks (a bare number is seconds).",
             rich_help_panel="Watch",
         ),
     ] = 30.0
@@ -63,7 +63,7 @@ class WatchOptions:
         typer.Option(
             min=1,
             metavar="N",
-            help="Number of checks without a change after which a save counts as complete.",
+            help="Number of checks without changes after which a save is considered complete.",
             rich_help_panel="Watch",
         ),
     ] = 2
@@ -72,7 +72,8 @@ class WatchOptions:
         typer.Option(
             parser=duration("m", to="s"),
             metavar="TIME",
-            help="Time until missing files are reported (minutes). Default: 3 times a save, at least 10m.",
+            help="Time after which missing files are reported (a bare number is minutes). "
+            "Default: 3 times a save's duration, at least 10m.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -95,7 +96,7 @@ class WatchOptions:
         float,
         Option(
             "--again",
-            "Time after which a good checkpoint is read again (minutes); 0: never.",
+            "Time after which a good checkpoint is read again (a bare number is minutes); 0: never.",
             "Watch",
             metavar="TIME",
             unit="m",
@@ -106,14 +107,16 @@ class WatchOptions:
     max_rate: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Maximum read rate per second: 200M. Default: no limit.", rich_help_panel="Watch"
+            metavar="SIZE",
+            help="Maximum read rate per second, such as 200M. Default: no limit.",
+            rich_help_panel="Watch",
         ),
     ] = None
     on_event: Annotated[
         str | None,
         typer.Option(
             metavar="CMD",
-            help="Command to run for each event, without a shell; the event is JSON on stdin.",
+            help="Command to run for each event, without a shell, with the event as JSON on stdin.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -121,7 +124,7 @@ class WatchOptions:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write metrics to this .prom file, for Prometheus' node exporter.",
+            help="Write metrics to this .prom file, for the Prometheus node exporter.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -129,7 +132,7 @@ class WatchOptions:
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve metrics at this address: 127.0.0.1:9464. Default: off.",
+            help="Serve metrics at this address, such as 127.0.0.1:9464. Default: off.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -148,7 +151,7 @@ class WatchOptions:
         except ValueError as error:
             raise UsageError(f"--on-event: {error}: {self.on_event}") from None
         if (self.log or self.columns) and self.threshold is None:
-            raise UsageError("--log and --columns need --threshold: give it as well")
+            raise UsageError("--log and --columns need --threshold: also give --threshold")
         rested = self.settle * self.every if self.once else None
         return WatchQuestion(
             tree=tree,
@@ -207,7 +210,7 @@ class KeepOptions:
         str | None,
         typer.Option(
             metavar="ID",
-            help="Name of the run, equal on all machines. Default: from the launcher.",
+            help="Name of the run, the same on all machines. Default: from the launcher.",
             rich_help_panel="Which part",
         ),
     ] = None
@@ -235,7 +238,7 @@ class KeepOptions:
 @exits(
     {
         0: "The watch was stopped by SIGTERM; with --once: every checkpoint is good.",
-        10: "With --once: a checkpoint is damaged, or suspect.",
+        10: "With --once: a checkpoint is damaged or suspect.",
         11: "With --once: there is no checkpoint.",
         **OF_A_TREE,
         13: "The tree is already being watched.",
@@ -255,17 +258,17 @@ def watch(
 ) -> None:
     """Verify, seal and report each checkpoint as it is saved.
 
-    Waits until a save is complete, reads it, prints one line, and continues until it is stopped. It also reports a
-    rank that hangs in a save, overdue saves, and files that change later. Changes nothing but the records of
-    --seal. If each machine has a part of the checkpoints, each watches with --part-out FOLDER, and one more watches
-    FOLDER.
+    Waits until a save is complete, reads it, prints one line, and repeats this until stopped. Also reports ranks
+    that hang in a save, overdue saves, and files that change later. Changes nothing except the records of --seal.
+    If each machine has only a part of the checkpoints, run one watch per machine with --part-out FOLDER, and
+    another on FOLDER.
 
     Example: ckpttool watch ./output/checkpoint --seal
     """
     where = from_here(tree, config=config)
     part = keep.question(where)
     if part is not None and process_of_part(part.part) is None:
-        output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
+        output.looking_at(None, quiet=quiet, more="this process only coordinates the others and reads nothing")
         return
     from ckpttool.watch.verbs import Watch  # its help does not need it
 

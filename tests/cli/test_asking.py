@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ckpttool.resolve("output", "checksum"),  # type: ignore[arg-type]
         "resolve: choice takes an object of ckpttool.types, not 'checksum'",
     ),
-    "a zero byte": (lambda: ckpttool.scan("out\0put"), "scan: path has a zero byte: 'out\\x00put'"),
+    "a zero byte": (lambda: ckpttool.scan("out\0put"), "scan: path contains a zero byte: 'out\\x00put'"),
     "a number for a path": (lambda: ckpttool.scan(3), "scan: path takes text, not 3"),  # type: ignore[arg-type]
     "a text for a truth": (
         lambda: ckpttool.resolve("output", strict="yes"),  # type: ignore[arg-type]
@@ -209,11 +209,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an option beside a question": (
         lambda: ckpttool.resolve(TreeQuestion(path="output"), gbs=12),
-        "resolve takes options or a question, not both: gbs beside TreeQuestion",
+        "resolve takes options or a question, not both: gbs and TreeQuestion",
     ),
     "an option beside a second question": (
         lambda: ckpttool.resolve("output", ResumeQuestion(), gbs=12),
-        "resolve takes options or a question, not both: gbs beside ResumeQuestion",
+        "resolve takes options or a question, not both: gbs and ResumeQuestion",
     ),
     "no config": (
         lambda: ckpttool.preflight("output", config="nosuch.yaml"),

@@ -107,7 +107,7 @@ def test_of_a_detection_string_it_says_what_asd_check_says(text: str, code: int,
 def test_a_detection_string_has_no_report_and_an_address_is_no_string() -> None:
     refused = ask("lint", "enable:true", "--format", "sarif")
     assert (refused.code, refused.stdout) == (2, "")
-    assert "detection string" in refused.stderr
+    assert "value of NPU_ASD_CONFIG" in refused.stderr
     assert ask("lint", "s3://bucket/config.yaml").code == 2
     assert "missing.yaml" in ask("lint", "missing.yaml").stderr
 

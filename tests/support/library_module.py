@@ -44,7 +44,7 @@ OTHERS: Mapping[str, str] = {
 
 HEAD = '''"""The functions of `import ckpttool`: each has the options of its command as keywords, and prints nothing.
 
-`python -m tests.pages` writes this module from the commands' options; nothing here is edited by hand.
+`python -m tests.pages` writes this module from the commands' options; do not edit it by hand.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ckpttool.core.commands.options import Format, FormatOpt, always_writes, exi
 
 Folder = Annotated[
     str,
-    typer.Argument(metavar="[FOLDER]", help="A new folder, or an empty one.", rich_help_panel="Arguments"),
+    typer.Argument(metavar="[FOLDER]", help="A new or empty folder.", rich_help_panel="Arguments"),
 ]
 
 
@@ -19,10 +19,10 @@ Folder = Annotated[
 @grouped
 @always_writes
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
-    """Write a small damaged tree to try things on.
+    """Write a small damaged tree to try the commands on.
 
-    A real run of 4 ranks whose newest save is truncated on two, with its config and commands to try. Overwrites
-    nothing.
+    The tree is from a real run with 4 ranks; its newest save is truncated on two of them. Includes the config and
+    commands to try. Overwrites nothing.
 
     Example: ckpttool demo
     """

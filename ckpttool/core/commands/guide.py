@@ -20,7 +20,7 @@ TopicArgument = Annotated[
     typer.Argument(
         metavar="[TOPIC]",
         autocompletion=completing.topics,
-        help="A page, a command or a word; all pages if omitted.",
+        help="A page, a command or a word. Default: list all pages.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -37,10 +37,10 @@ Search = Annotated[
 @exits({0: "The text was shown."})
 @grouped
 def guide(topic: TopicArgument = None, *, search: Search = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Show a page of the manual, without a network.
+    """Show a page of the manual, offline.
 
-    Formatted on a terminal, through a pager if it is long; Markdown elsewhere. TOPIC is a page, a command, or a word
-    such as s3, cron or batch-size. Without TOPIC it lists every page, one per line.
+    Formats the page on a terminal, and opens a pager if it is long; elsewhere, prints Markdown. TOPIC is a page, a
+    command, or a word such as s3, cron or batch-size. Without TOPIC, lists every page, one per line.
 
     Example: ckpttool guide verify
     """

@@ -31,7 +31,7 @@ FIRST_SCREEN = {
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
 
-_EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
+_EVERYWHERE = ("1, 2, 130", "Internal or system error; invalid command line; interrupted.")
 
 
 def by_heading(

@@ -51,7 +51,7 @@ class _Helped:
         if self._help_all is None:  # made once: typer compares parameters by identity
             self._help_all = copy(option)
             self._help_all.name, self._help_all.opts = "help_all", ["--help-all"]
-            self._help_all.help = "Show all options, or all commands."
+            self._help_all.help = "Show all options or commands."
             self._help_all.callback = _show_all_help
             self._help_all.hidden = ctx.parent is not None and isinstance(self, TyperGroup)
         return [*params, self._help_all, option]
@@ -64,7 +64,7 @@ class _Helped:
             formatter.write_dl(ends(ctx))
         formatter.write_paragraph()
         if _top(ctx) in FIRST_SCREEN and not is_all_shown(ctx):
-            formatter.write_text(f"The other options: ckpttool {_top(ctx)} --help-all")
+            formatter.write_text(f"All options: ckpttool {_top(ctx)} --help-all")
         pages = "" if _top(ctx) == "guide" else f" {_top(ctx)}, ckpttool guide exits"
         formatter.write_text(f"More: ckpttool guide{pages}")
 

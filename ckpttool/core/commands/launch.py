@@ -25,7 +25,7 @@ Base = Annotated[
     typer.Option(
         "--config",
         metavar="BASE.yaml",
-        help="Training config to start from, which is not changed.",
+        help="Training config to start from; it is not changed.",
         rich_help_panel="Launch",
     ),
 ]
@@ -44,11 +44,15 @@ class JobOptions:
     ] = 1
     devices_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="Devices per node. Default: the world size, spread evenly.", rich_help_panel="Launch"),
+        typer.Option(
+            min=1, help="Devices per node. Default: the world size divided by the nodes.", rich_help_panel="Launch"
+        ),
     ] = None
     master_addr: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address of node 0, for several nodes.", rich_help_panel="Launch"),
+        typer.Option(
+            metavar="ADDRESS", help="Address of node 0, for a launch on several nodes.", rich_help_panel="Launch"
+        ),
     ] = None
     script: EntryScript = None
     force: Annotated[
@@ -65,7 +69,11 @@ class JobOptions:
     allow: Allow = None
     load_checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="LOCALDIR", help="Local copy of a tree in an object store.", rich_help_panel="Launch"),
+        typer.Option(
+            metavar="LOCALDIR",
+            help="Path of the local copy, if the tree is in an object store.",
+            rich_help_panel="Launch",
+        ),
     ] = None
 
     dry_run: DryRun = False
@@ -91,7 +99,7 @@ class JobOptions:
 @exits(
     {
         0: "The config was written.",
-        10: "The training would not start, or not behave as intended; nothing was written.",
+        10: "Training would not start or not behave as intended; nothing was written.",
         11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
@@ -110,11 +118,11 @@ def launch(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Write the config that resumes, and print its start command.
+    """Write a config that resumes the run, and print the command.
 
-    Resumes from the checkpoint that `resolve` chooses; keeps comments. Writes nothing if `preflight` answers no-go.
-    The batch size is that of BASE.yaml. Without --config it prints the settings for a trainer whose configs are not
-    edited.
+    Resumes from the checkpoint that `resolve` chooses, and preserves comments. Writes nothing if `preflight`
+    answers no-go. The batch size comes from BASE.yaml. Without --config, prints the settings, for trainers whose
+    configs ckpttool does not edit.
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
@@ -133,11 +141,11 @@ def launch(
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)
     if isinstance(answer, Preflight):
-        error(f"{output} was not written; the result shows why")
+        error(f"{output} was not written; see the result for the reason")
     raise typer.Exit(code)
 
 
 def _assert_neither(config: str | None, output: str | None) -> None:
     if config is not None or output is not None:
         missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
-        raise UsageError(f"also give {missing}; or neither --config nor --output, if no config is to be edited")
+        raise UsageError(f"also give {missing}, or omit --config and --output if no config is to be edited")

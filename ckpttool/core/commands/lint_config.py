@@ -23,14 +23,14 @@ Files = Annotated[
         metavar="FILE|DIR...", help="Training configs, or folders to search for them.", rich_help_panel="Arguments"
     ),
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix, and report the rest.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix mistakes that are safe to fix, and report the others.")]
 SkipForeign = Annotated[
     bool, typer.Option("--skip-foreign", help="Skip files that are not training configs.", rich_help_panel="Launch")
 ]
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, without writing.")]
 
 
-@exits({0: "No problem was found.", 10: "The training would not start, or not behave as intended.", 14: OF_A_TREE[14]})
+@exits({0: "No problem was found.", 10: "Training would not start or not behave as intended.", 14: OF_A_TREE[14]})
 @grouped
 def lint_config(
     *,
@@ -42,12 +42,12 @@ def lint_config(
     verbose: Verbose = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Check training configs for mistakes reported late, or never.
+    """Check training configs for mistakes that trainers report late, or never.
 
-    Does not read checkpoints, so it suits a pre-commit hook; `ckpttool preflight` also checks the checkpoints.
-    A comment in the config, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+    Does not read checkpoints, so it suits a pre-commit hook; `ckpttool preflight` also checks the checkpoints. To
+    accept a finding, add the comment `# ckpttool: allow CODE` on its line or the line above.
 
-    --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
+    --fix changes only settings with exactly one correct value, such as `eps: 1e-8`, and preserves every other byte.
 
     Example: ckpttool lint pretrain.yaml
     """

@@ -120,7 +120,7 @@ def finite(value: float | None) -> float | None:
 
 
 FormatOpt = Annotated[Format, typer.Option("--format", help="Output format.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all details, and the settings used.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all details and the settings in effect.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]
 
 
@@ -147,7 +147,9 @@ class PlanOptions:
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the plan and change nothing, as without --apply.", rich_help_panel="Evidence"
+            "--dry-run",
+            help="Print the plan and change nothing, which is the default without --apply.",
+            rich_help_panel="Evidence",
         ),
     ] = False
 
@@ -159,19 +161,19 @@ class ReadOptions:
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.", hidden=True)] = False
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result without writing anything.")]
 """The option for commands that write without --apply."""
 
 
 OF_A_TREE = {
-    12: "There is no checkpoint folder that ckpttool recognizes.",
-    14: "Something could not be read, or changed while it was read.",
+    12: "ckpttool recognizes no checkpoint folder.",
+    14: "A file or folder could not be read, or changed during the read.",
     15: "The input was refused for safety: a link, a pipe, or a pickle that would run code.",
 }
 """Exit codes of every command that reads a tree."""
 
 OF_WRITING = {
-    13: "Another ckpttool is writing here.",
+    13: "Another ckpttool process is changing the tree.",
     16: "The data was written, but the disk did not confirm it.",
 }
 """How every command can end that changes something on the disk of a tree."""

@@ -21,16 +21,18 @@ Base = Annotated[
     typer.Option(
         "--config",
         metavar="BASE.yaml",
-        help="Training config to start with, if the trainer has one.",
+        help="Training config of the launch, if the trainer uses one.",
         rich_help_panel="Launch",
     ),
 ]
 Devices = Annotated[
-    int | None, typer.Option(min=1, help="Number of devices to start, over all nodes.", rich_help_panel="Launch")
+    int | None, typer.Option(min=1, help="Total number of devices to start on all nodes.", rich_help_panel="Launch")
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="No-go if a newer checkpoint was skipped.", rich_help_panel="Which checkpoint"),
+    typer.Option(
+        "--strict", help="Answer no-go if a newer checkpoint was skipped.", rich_help_panel="Which checkpoint"
+    ),
 ]
 
 
@@ -56,10 +58,11 @@ def preflight(
     strict: Strict = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer go or no-go before a launch. Changes nothing.
+    """Decide go or no-go before a launch. Changes nothing.
 
-    Checks checkpoint, health, config, launch, start and disk. Exits with 0 only if this start, with its config as
-    it is, resumes from the checkpoint it names; --allow start-differs judges the config that `launch` would write.
+    Checks the checkpoint, health, config, launch, start and disk. Exits with 0 only if a start with the current
+    config resumes from the checkpoint that preflight names. With --allow start-differs, judges the config that
+    `launch` would write instead.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

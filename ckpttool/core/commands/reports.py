@@ -54,13 +54,13 @@ class ReportOptions:
 
     fmt: Annotated[
         ReportFormat,
-        typer.Option("--format", help="Output format: for people, scripts, GitHub, CI servers, job pages."),
+        typer.Option("--format", help="Output format, for people, scripts, GitHub, CI servers or job pages."),
     ] = ReportFormat.TABLE
     report: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FORMAT=FILE",
-            help="Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.",
+            help="Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.",
         ),
     ] = None
     allow: Allow = None

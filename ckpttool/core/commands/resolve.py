@@ -51,7 +51,7 @@ class PlanFormat(str, Enum):
 
 
 PlanFormatOpt = Annotated[
-    PlanFormat, typer.Option("--format", help="Output format: for people, scripts, or the training config.")
+    PlanFormat, typer.Option("--format", help="Output format, for people, scripts or the training config.")
 ]
 Field = Annotated[
     list[str] | None,
@@ -83,7 +83,7 @@ class SimulateOptions:
         name, _, version = self.simulate.partition("@")
         names = [trainer.name for trainer in trainers()]
         if name not in {OWN, *names}:
-            raise unknown_word("trainer", name, names, f"they are {OWN}, {', '.join(names)}")
+            raise unknown_word("trainer", name, names, f"choose from {OWN}, {', '.join(names)}")
         return resolving.simulate(answer, version or None, trainer=None if name == OWN else name)
 
 
@@ -94,7 +94,7 @@ OWN = "own"
 @exits(
     {
         0: "A checkpoint was chosen, even if newer ones were skipped.",
-        10: "A newer checkpoint was skipped (with --strict), or more is lost than --max-lost-… allows.",
+        10: "A newer checkpoint was skipped (with --strict), or the loss exceeds --max-lost-steps or --max-lost-time.",
         11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
     }
@@ -116,9 +116,9 @@ def resolve(
 ) -> None:
     """Choose the newest checkpoint that is intact on every rank.
 
-    Gives the reason against every newer one, and the number of data steps to skip. Reads headers, newest first, and
-    stops at the first good one. If a small newer one lacks shards, it reads every byte of it, to say whether `repair`
-    can rebuild them.
+    Also shows why each newer checkpoint was rejected, and how many data steps to skip. Reads headers, newest first,
+    and stops at the first good checkpoint. If a small newer checkpoint lacks shards, reads all of it to find out
+    whether `repair` can rebuild them.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
@@ -150,7 +150,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
     code = answer.exit_code
     if isinstance(answer.decision, NoResumePoint):
-        output.error(f"there is no checkpoint in {answer.decision.root} to resume from: run without --print to see why")
+        output.error(f"there is no checkpoint in {answer.decision.root} to resume from: omit --print to see why")
         return code
     document_members = dict(members(document(answer)))
     output.result("\n".join([_value(document_members, name) for name in names]))

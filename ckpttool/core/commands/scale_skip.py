@@ -18,7 +18,7 @@ NewGbs = Annotated[
         "--gbs",
         min=1,
         metavar="N",
-        help="Global batch size from now on.",
+        help="New global batch size.",
         rich_help_panel="Data position",
     ),
 ]
@@ -28,7 +28,7 @@ Steps = Annotated[
         "--steps",
         "--step",
         min=0,
-        help="Batches consumed. Default: from the resume point of DIR.",
+        help="Batches consumed so far. Default: taken from the resume point of DIR.",
         rich_help_panel="Data position",
     ),
 ]
@@ -39,7 +39,7 @@ Place = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help="Tree whose resume point gives the steps and the old batch size.",
+        help="Tree to take the steps and the old batch size from, at its resume point.",
         rich_help_panel="Which tree",
     ),
 ]

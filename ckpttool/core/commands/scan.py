@@ -18,7 +18,8 @@ from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
 
 Limit = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Show only the newest N in the table; JSON has all.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Show only the N newest checkpoints in the table; JSON lists all of them."),
 ]
 Below = Annotated[
     bool,
@@ -30,8 +31,8 @@ Below = Annotated[
 
 @exits(
     {
-        0: "The checkpoints were listed; nothing is missing.",
-        10: "A shard is missing or damaged, according to its name or header.",
+        0: "The checkpoints were listed, and nothing is missing.",
+        10: "A shard is missing, or a name or header shows damage.",
         **OF_A_TREE,
     }
 )
@@ -46,9 +47,9 @@ def scan(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """List the checkpoints of a tree: ranks, true step, size, health.
+    """List checkpoints with their ranks, true step, size and health.
 
-    Opens one header per checkpoint. The table lists the newest first, JSON the oldest first.
+    Reads one header per checkpoint. The table lists the newest checkpoint first, JSON the oldest first.
 
     Example: ckpttool scan ./output/checkpoint
     """
@@ -72,7 +73,7 @@ def scan(
 
         paths = dict.fromkeys(path for root in roots for path in scanning.trees_below(root, layout=tree.layout))
     if not paths:
-        raise UnknownLayoutError(f"no checkpoint tree that ckpttool knows is below {' or '.join(roots)}")
+        raise UnknownLayoutError(f"ckpttool recognizes no checkpoint tree below {' or '.join(roots)}")
     raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))
 
 

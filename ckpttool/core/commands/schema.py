@@ -17,14 +17,14 @@ NameArgument = Annotated[
     typer.Argument(
         metavar="[NAME]",
         autocompletion=completing.documents,
-        help="The noun in a document's `schema`; all if omitted.",
+        help="Name of the document, as in its `schema` field. Default: list all documents.",
         rich_help_panel="Arguments",
     ),
 ]
 
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", help="table: the fields, one per row. Default: the JSON Schema, as with json."),
+    typer.Option("--format", help="json: the JSON Schema (the default); table: one row per field."),
 ]
 
 _OF_COMMAND = {
@@ -42,7 +42,8 @@ _OF_COMMAND = {
 def schema(name: NameArgument = None, fmt: FormatOption = None) -> None:
     """Print the JSON Schema of a command's output.
 
-    The output is that of --format json. Without NAME it lists every document, one per line; with --json as a list.
+    The schema describes the output of --format json. Without NAME, lists every document, one per line, or with
+    --json as a list.
 
     Example: ckpttool schema plan
     """

@@ -18,7 +18,7 @@ Reseal = Annotated[
     bool,
     typer.Option(
         "--reseal",
-        help="Record the present content if it differs from the seal.",
+        help="Record the current content if it differs from the seal.",
         rich_help_panel="What stays",
     ),
 ]
@@ -40,7 +40,7 @@ def seal(
     more: MoreDirs = None,
     checkpoint: Names = None,
     reseal: Reseal = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the amount to read; seal nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show how much would be read, and seal nothing.")] = False,
     jobs: Jobs = None,
     engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
@@ -49,8 +49,7 @@ def seal(
 ) -> None:
     """Record the checksums of a checkpoint, to detect later damage.
 
-    Seals only intact checkpoints. If a sealed file has changed, the old record stays and the difference is
-    reported.
+    Seals only intact checkpoints. If a sealed file has changed, keeps the old record and reports the difference.
 
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """

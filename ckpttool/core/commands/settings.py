@@ -114,7 +114,7 @@ class Settings(dict[str, Any]):
         owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
         if not owners and not file.st_mode & stat.S_IWOTH:
             return True
-        why = f"it belongs to another user (uid {min(owners)})" if owners else "every user may write it"
+        why = f"it belongs to another user (uid {min(owners)})" if owners else "every user can write to it"
         self.passed_over.append(f"{place} is ignored: {why}; use environment variables instead, or --no-config")
         return False
 
@@ -149,5 +149,5 @@ def _parsed(path: str) -> Mapping[str, Any]:
     try:
         table: Mapping[str, Any] = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not TOML ({error}); correct it, or use --no-config") from None
+        raise UsageError(f"{path} is not valid TOML ({error}); correct it, or use --no-config") from None
     return table

@@ -29,13 +29,13 @@ Grace = Annotated[
         parser=duration("s"),
         metavar="TIME",
         show_default="5m",
-        help="Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.",
+        help="Refuse while a file is younger than this, as during a save (a bare number is seconds).",
         rich_help_panel="What stays",
     ),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of reading threads. Default: one per core.", rich_help_panel="Evidence"),
+    typer.Option(min=1, help="Number of reader threads. Default: one per core.", rich_help_panel="Evidence"),
 ]
 Timeout = Annotated[
     float,
@@ -43,7 +43,7 @@ Timeout = Annotated[
         parser=duration("s", least=1),
         metavar="TIME",
         show_default="10m",
-        help="Time after which a read counts as hung (10m; a bare number is seconds).",
+        help="Time after which a read is considered hung (a bare number is seconds).",
         rich_help_panel="Evidence",
     ),
 ]
@@ -53,7 +53,7 @@ MaxAge = Annotated[
         parser=duration("h"),
         metavar="TIME",
         show_default="24h",
-        help="Reuse the result for an unchanged file for this long (7d; a bare number is hours).",
+        help="Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).",
         rich_help_panel="Evidence",
     ),
 ]
@@ -78,7 +78,9 @@ LevelOpt = Annotated[
 MoreDirs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="DIR...", help="More trees: one result each, and the worst exit code.", rich_help_panel="Which tree"
+        metavar="DIR...",
+        help="More trees. Each has its own result; the exit code is the worst of all.",
+        rich_help_panel="Which tree",
     ),
 ]
 Names = Annotated[
@@ -86,7 +88,7 @@ Names = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="NAME",
-        help="A name, latest (the default) or all; repeatable.",
+        help="Checkpoint name, latest (the default) or all; repeatable.",
         autocompletion=completing.checkpoints,
         rich_help_panel="Which checkpoint",
     ),
@@ -114,12 +116,14 @@ Simulate = Annotated[
     typer.Option(
         metavar="NAME[@VERSION]",
         autocompletion=completing.simulated,
-        help="Also show what the trainer would load on its own: own, or its name.",
+        help="Also show what the trainer itself would load: own (this tree's trainer) or a trainer's name.",
     ),
 ]
 SimulateMindFormers = Annotated[
     str | None,
-    typer.Option("--simulate-mindformers", metavar="VERSION", help="The same for this version of MindFormers."),
+    typer.Option(
+        "--simulate-mindformers", metavar="VERSION", help="Same as --simulate, for this version of MindFormers."
+    ),
 ]
 
 
@@ -148,7 +152,7 @@ Patterns = Annotated[
     typer.Option(
         "--tensor",
         metavar="PATTERN",
-        help="Only tensors that match this name (* and ? as in a shell); repeatable.",
+        help="Use only tensors whose name matches (* and ? as in a shell); repeatable.",
         rich_help_panel="Which checkpoint",
     ),
 ]

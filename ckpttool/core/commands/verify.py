@@ -53,7 +53,7 @@ class CheckOptions:
         str | None,
         typer.Option(
             metavar="N/T|10%|50G",
-            help="Read part N of T, or about this amount, a different part each day.",
+            help="Read only part N of T, or a share or amount that rotates daily.",
             rich_help_panel="Evidence",
         ),
     ] = None
@@ -65,13 +65,14 @@ class CheckOptions:
             callback=finite,
             min=0,
             metavar="FACTOR",
-            help="Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.",
+            help="Factor by which a norm must change to be suspect; 0: do not compare. Default: 1000.",
             rich_help_panel="Evidence",
         ),
     ] = None
     max_age: MaxAge = 24.0
     stats: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the statistics of each tensor as JSON lines (numerics).")
+        str | None,
+        typer.Option(metavar="FILE", help="Write statistics per tensor as JSON lines; needs --level numerics."),
     ] = None
     no_ledger: Annotated[
         bool,
@@ -83,7 +84,7 @@ class CheckOptions:
         bool,
         typer.Option(
             "--no-replicas",
-            help="Read no other checkpoint to find out which ranks have copies.",
+            help="Do not read other checkpoints to find out which ranks have copies.",
             rich_help_panel="Evidence",
         ),
     ] = False
@@ -91,14 +92,16 @@ class CheckOptions:
         bool,
         typer.Option(
             "--dry-run",
-            help="Show the amount to read: bytes, tasks, requests to an object store.",
+            help="Show how much would be read: bytes, tasks and object-store requests.",
             rich_help_panel="Evidence",
         ),
     ] = False
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Read more than 1 TiB from an object store without a terminal.", rich_help_panel="Evidence"
+            "--yes",
+            help="Confirm reading more than 1 TiB from an object store, if there is no terminal.",
+            rich_help_panel="Evidence",
         ),
     ] = False
 
@@ -136,7 +139,7 @@ class CheckOptions:
         parts = max(1, -(-bytes_to_read(tree, question) // subset) if isinstance(subset, int) else ceil(1 / subset))
         number = part_of(int(time.time() // 86400), parts)
         if not quiet:
-            output.note(f"--subset {self.subset} is {number}/{parts} today, and another part on other days")
+            output.note(f"--subset {self.subset} is part {number}/{parts} today; the part changes daily")
         return replace(question, bucket=(number, parts))
 
 
@@ -191,9 +194,9 @@ def verify(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Check every shard: headers, every byte, or every element.
+    """Check the headers, all bytes or all elements of every shard.
 
-    Without a checksum (written by ckpttool seal) and without copies on other ranks, no level detects changed tensor
+    Some damage is detected only with a checksum (from ckpttool seal) or a copy on another rank: changed tensor
     data, a zeroed page in the middle, another rank's shard of the same shape, or an older shard of the same step.
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all

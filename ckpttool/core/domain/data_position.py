@@ -213,7 +213,7 @@ class DataQuestion:
         Step | None,
         Option(
             "--dataset-changed-at",
-            "Step at which the data set was replaced (in batches of GBS samples): skip only the steps since.",
+            "Step at which the data set was replaced (in batches of GBS samples); skip only the data read since.",
             "Data position",
             metavar="STEP[:GBS]",
             parse=change,

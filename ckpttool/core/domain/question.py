@@ -33,14 +33,18 @@ DIR: Final = Option(
     shown=DEFAULT_DIR,
 )
 LAYOUT: Final = Option(
-    "--layout", f"Look only for this layout: {LAYOUTS}.", "Which tree", metavar="LAYOUT", completes="layouts"
+    "--layout",
+    f"Look only for checkpoints of this layout: {LAYOUTS}.",
+    "Which tree",
+    metavar="LAYOUT",
+    completes="layouts",
 )
 PREFIX: Final = Option(
-    "--prefix", "Only file names with this prefix, if trainings share DIR.", "Which checkpoint", metavar="TEXT"
+    "--prefix", "Use only files with this name prefix, if several runs share DIR.", "Which checkpoint", metavar="TEXT"
 )
 GRACE: Final = Option(
     "--grace",
-    "Refuse while a file is younger than this (5m; a bare number is seconds), as during a save.",
+    "Refuse while a file is younger than this, as during a save (a bare number is seconds).",
     "What stays",
     metavar="TIME",
     unit="s",
@@ -48,7 +52,7 @@ GRACE: Final = Option(
 )
 MAX_AGE: Final = Option(
     "--max-age",
-    "Reuse the result for an unchanged file for this long (7d; a bare number is hours).",
+    "Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).",
     "Evidence",
     metavar="TIME",
     unit="h",
@@ -64,16 +68,16 @@ ONE_NAME: Final = Option(
     completes="checkpoints",
     once=True,
 )
-LOG: Final = Option("--log", "Training log; repeatable. Default: found above DIR.", "Evidence", metavar="GLOB")
+LOG: Final = Option("--log", "Training log; repeatable. Default: the logs above DIR.", "Evidence", metavar="GLOB")
 COLUMNS: Final = Option(
     "--columns",
-    "Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.",
+    "CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.",
     "Evidence",
     metavar="F=C,...",
 )
 MARGIN: Final = Option(
     "--margin",
-    "Time before a strike's first event to count as suspect too (2h; a bare number is minutes).",
+    "Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).",
     "Evidence",
     metavar="TIME",
     unit="m",
@@ -123,20 +127,18 @@ class TreeQuestion:
     """Only this layout, if a folder has several."""
     world_size: Annotated[
         int | None,
-        Option(
-            "--world-size", "Number of ranks of the training, if the folders do not show it.", "Which tree", least=1
-        ),
+        Option("--world-size", "World size of the run, if the folders do not show it.", "Which tree", least=1),
     ] = None
     """Number of ranks of the training; None: as the tree shows."""
     steps_per_epoch: Annotated[
         int | None,
-        Option("--sink-size", "Batches per data sink (without sinking: steps per epoch).", "Which tree", least=1),
+        Option("--sink-size", "Batches per data sink, or steps per epoch without data sinking.", "Which tree", least=1),
     ] = None
     """Sink size, or batches in the data set, for files that do not hold their step."""
     health_file: Annotated[
         str | None,
         Option(
-            "--health-file", "Path of health_ckpts.json. Default: found in or above DIR.", "Evidence", metavar="FILE"
+            "--health-file", "Path of health_ckpts.json. Default: the file in or above DIR.", "Evidence", metavar="FILE"
         ),
     ] = None
     root: Annotated[
@@ -153,7 +155,7 @@ class TreeQuestion:
         float | None,
         Option(
             "--skew",
-            "Allowed clock difference between the machines of the parts (60s).",
+            "Allowed clock difference between the machines that wrote the parts. Default: 60s.",
             "Which tree",
             metavar="TIME",
             unit="s",
@@ -205,7 +207,7 @@ def spike(text: str) -> SpikeQuestion:
 
 AROUND_SPIKE: Final = Option(
     "--around-spike",
-    "Resume around the spike at STEP, or the last one, or after a stop.",
+    "Resume past the spike at STEP or the last spike, or after a stop.",
     "Evidence",
     metavar="STEP|last",
     parse=spike,
@@ -220,7 +222,7 @@ class EvidenceQuestion:
         float | None,
         Option(
             "--health-threshold --threshold",
-            "Unhealthy embedding local norm (sum of squares); needs a log. Also: --threshold.",
+            "Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also: --threshold.",
             "Evidence",
             metavar="X",
             least=0,
@@ -232,7 +234,7 @@ class EvidenceQuestion:
         tuple[str, ...],
         Option(
             "--spikes-from --health-timeline",
-            "Skip checkpoints that this log, or the JSON of `log replay`, shows as suspect. Also: --health-timeline.",
+            "Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.",
             "Evidence",
             metavar="LOG",
         ),
@@ -242,7 +244,7 @@ class EvidenceQuestion:
         float | None,
         Option(
             "--spike-threshold",
-            "Global norm of a spike. Default: a robust z-score.",
+            "Global norm at which a step is a spike. Default: a robust z-score.",
             "Evidence",
             metavar="X",
             least=0,
@@ -277,7 +279,7 @@ class ResumeQuestion:
         str | None,
         Option(
             "--checkpoint",
-            "Exactly this checkpoint, or fail: 20_2, _1-25_2, …",
+            "Use exactly this checkpoint, or fail: 20_2, _1-25_2, …",
             "Which checkpoint",
             metavar="NAME",
             completes="checkpoints",
@@ -291,7 +293,7 @@ class ResumeQuestion:
         bool,
         Option(
             "--require-health/--allow-unknown-health",
-            "Reject unknown health, or accept it even if its record cannot be read.",
+            "Reject checkpoints of unknown health, or accept them even if the health record is unreadable.",
             "Evidence",
             parse=lambda required: (required, not required),
             typed=bool | None,
@@ -303,7 +305,7 @@ class ResumeQuestion:
     ignore_health: Annotated[bool, Option("--ignore-health", "Also accept unhealthy checkpoints.", "Evidence")] = False
     before: Annotated[
         Step | None,
-        Option("--before", "Only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
+        Option("--before", "Use only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
     ] = None
     """Only checkpoints at or before this step, or without a known step; None: any."""
     saves_as: str | None = None
@@ -311,7 +313,9 @@ class ResumeQuestion:
     allow_renames: Annotated[
         bool,
         Option(
-            "--allow-renames", "Accept a checkpoint that needs files renamed first, and list them.", "Which checkpoint"
+            "--allow-renames",
+            "Accept a checkpoint whose files must be renamed first, and list the files.",
+            "Which checkpoint",
         ),
     ] = False
     allow_weights_only: Annotated[
@@ -328,7 +332,7 @@ class ResumeQuestion:
         int | None,
         Option(
             "--max-lost-steps",
-            "Exit with 10 if more steps must be redone.",
+            "Exit with 10 if more than N steps must be redone.",
             "Which checkpoint",
             metavar="N",
             least=0,
@@ -339,7 +343,7 @@ class ResumeQuestion:
         float | None,
         Option(
             "--max-lost-time",
-            "The same as a time: 90m, 2h, 1d. Exit 14 if unknown.",
+            "Exit with 10 if more than this time must be redone (90m, 2h, 1d); with 14 if unknown.",
             "Which checkpoint",
             metavar="TIME",
             unit="-",

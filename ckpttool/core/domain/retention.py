@@ -31,7 +31,7 @@ class RetentionPolicy:
         int | None,
         Option(
             "--keep-every",
-            "Also keep the first good one at or after each multiple of STEPS.",
+            "Also keep the first good checkpoint at or after each multiple of STEPS.",
             "What stays",
             metavar="STEPS",
             least=1,
@@ -39,14 +39,23 @@ class RetentionPolicy:
     ] = None
     """Steps: the first good checkpoint at or after each multiple of it stays."""
     keep_healthy: Annotated[
-        int, Option("--keep-healthy", "Also keep the N newest recorded as healthy.", "What stays", metavar="N", least=0)
+        int,
+        Option(
+            "--keep-healthy",
+            "Also keep the N newest checkpoints recorded as healthy.",
+            "What stays",
+            metavar="N",
+            least=0,
+        ),
     ] = 0
     """Newest good checkpoints recorded as healthy that stay."""
     keep: Annotated[
         tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
     ] = ()
     """Names of checkpoints that stay whatever they are."""
-    drop_abandoned: Annotated[bool, Option("--drop-abandoned", "Also delete abandoned branches.", "What stays")] = False
+    drop_abandoned: Annotated[
+        bool, Option("--drop-abandoned", "Also delete the checkpoints of abandoned branches.", "What stays")
+    ] = False
     """Whether to also delete abandoned branches."""
     prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin so; all others stay."""
@@ -56,13 +65,15 @@ class RetentionPolicy:
 class PruneOrder:
     """The checks before a prune, and the retention policy."""
 
-    apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
+    apply: Annotated[
+        bool, Option("--apply", "Make the changes; without this option, nothing is changed.", "What stays")
+    ] = False
     """Execute the plan; otherwise only show it."""
     level: Annotated[
         Level | None,
         Option(
             "--level",
-            "How thoroughly to check what remains. Default: every checksum there is, else headers.",
+            "How thoroughly to check the remaining checkpoints. Default: recorded checksums, else headers.",
             "Evidence",
         ),
     ] = None
@@ -74,7 +85,7 @@ class PruneOrder:
         float,
         Option(
             "--wait",
-            "Wait this long for a save in progress (10m; a bare number is minutes).",
+            "Wait up to this long for a save in progress, such as 10m (a bare number is minutes).",
             "What stays",
             metavar="TIME",
             unit="m",
@@ -87,7 +98,7 @@ class PruneOrder:
         float,
         Option(
             "--trash-days",
-            "Keep deleted checkpoints in the trash for this long (7d; a bare number is days).",
+            "Keep deleted checkpoints in the trash for this long, such as 7d (a bare number is days).",
             "What stays",
             metavar="TIME",
             unit="d",

@@ -14,10 +14,12 @@ class View:
 
     ranks_per_node: Annotated[
         int | None,
-        Option("--ranks-per-node", "Also show damage per node, with N consecutive ranks each.", metavar="N", least=1),
+        Option(
+            "--ranks-per-node", "Also show damage per node, assuming N consecutive ranks on each.", metavar="N", least=1
+        ),
     ] = None
     """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None: unknown."""
-    everything: Annotated[bool, Option("--verbose -v", "Show all details, and the settings used.")] = False
+    everything: Annotated[bool, Option("--verbose -v", "Show all details and the settings in effect.")] = False
     """Show every finding, rejected checkpoint and rank, instead of the first ones and a number."""
 
 

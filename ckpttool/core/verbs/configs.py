@@ -125,9 +125,9 @@ def lint_config(
         view: The view for display.
 
     Returns:
-        One check per config. An unusable file is also a finding, with its exit code, and so is a folder without a
-        training config. Other YAML files, and configs for inference, are counted if they are in a folder, and are
-        findings if they were named and are not to be skipped.
+        One check per config. An unusable file, or a folder without a training config, is a finding with an exit code.
+        Other YAML files and inference configs are only counted in a folder; if named directly, they are findings unless
+        they are to be skipped.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)

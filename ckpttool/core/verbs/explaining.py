@@ -63,7 +63,7 @@ class Explained(Answered):
 
 
 def explain(code: str | None = None, *, meanings: Callable[[ExitCode], Mapping[str, str]] | None = None) -> Explained:
-    """Explain a finding, a verdict or an exit code: its meaning, how ckpttool knows it, and what to do.
+    """Explain a finding, a verdict or an exit code: its meaning, the evidence for it, and what to do.
 
     Args:
         code: Of a finding, a verdict, or an exit code; None: all findings.

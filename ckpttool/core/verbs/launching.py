@@ -41,7 +41,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     disk: Disk | None = None,
     node: Node | None = None,
 ) -> Launch | Refused:
-    """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
+    """Write a config that resumes from the checkpoint that `resolve` chose, and return the start commands.
 
     Only the settings for the resume change; the comments, order and quoting of the base config are preserved. The
     new file is written last and atomically, after all checks have passed.

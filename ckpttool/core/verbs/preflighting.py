@@ -37,9 +37,9 @@ _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
 
 def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: Node | None = None) -> Preflight:
-    """Check whether a launch now would resume from its checkpoint, and list every reason against it.
+    """Check whether a launch now would resume from the chosen checkpoint, and list every reason against it.
 
-    An error in one check is reported as a reason, so that there is always an answer. This changes nothing.
+    An error in a check is reported as a reason, so there is always an answer. Changes nothing.
 
     Args:
         question: Config, tree, and accepted findings.

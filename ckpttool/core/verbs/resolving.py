@@ -126,7 +126,7 @@ def resolve(
 ) -> Answer:
     """Choose the checkpoint to resume from, and compute where the data starts.
 
-    Before it is returned, the chosen checkpoint's files are compared again with the files as they were read.
+    Before returning, checks that the files of the chosen checkpoint have not changed since they were read.
 
     Args:
         question: The tree.
@@ -136,7 +136,7 @@ def resolve(
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option is invalid, or the config is another trainer's.
+        UsageError: An option is invalid, or the config belongs to another trainer.
         IncompleteError: The tree cannot be read, or changed while it was read.
     """
     question = tree_question(question)

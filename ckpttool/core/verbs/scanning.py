@@ -209,7 +209,7 @@ def scan(question: Where = None) -> Tree:
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config is another trainer's.
+        UsageError: There are two trees, or the config belongs to another trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     question = tree_question(question, sizes=True)
@@ -255,7 +255,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config is another trainer's.
+        UsageError: There are two trees, or the config belongs to another trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     from ckpttool.core.storage.hidden import HiddenStorage

@@ -55,7 +55,7 @@ def seal(
 
     Raises:
         UsageError: The named checkpoint does not exist.
-        UnknownLayoutError: Its layout has no place for a seal of any of these checkpoints.
+        UnknownLayoutError: The layout has no place for a seal of any of these checkpoints.
         UnsafeError: The tree is neither a folder on this machine nor in an object store, a link points outside it, or a
             stored object would have to be replaced.
         LockedError: Another process is sealing in this tree.

@@ -99,7 +99,7 @@ def framework_of(name: str) -> Framework:
     if name in NOT_IN_FP8:
         raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")
     if name not in _MODULES:
-        raise unknown_word("framework", name, list(_MODULES), f"they are {', '.join(_MODULES)}")
+        raise unknown_word("framework", name, list(_MODULES), f"choose from {', '.join(_MODULES)}")
     return cast("Framework", import_module(f"ckpttool.fp8.frameworks.{_MODULES[name]}").FRAMEWORK)
 
 

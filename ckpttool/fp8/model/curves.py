@@ -134,7 +134,7 @@ def tolerance(text: str) -> Tolerance:
 RUN = "a file, a folder of logs, a glob, or - for stdin."
 TOLERANCE: Final = Option(
     "--tolerance",
-    "Tolerance, as a share of the loss or in its units.",
+    "Tolerated difference, as a share of the loss or in its units.",
     "FP8",
     metavar="X|X%",
     parse=tolerance,
@@ -167,17 +167,19 @@ class CurvesQuestion:
         ),
     ] = ()
     """Further runs of the baseline."""
-    metric: Annotated[CurveMetric, Option("--metric", "Training or validation losses.", "FP8")] = CurveMetric.LOSS
+    metric: Annotated[CurveMetric, Option("--metric", "Compare training or validation losses.", "FP8")] = (
+        CurveMetric.LOSS
+    )
     by: Annotated[
         PairedBy | None,
-        Option("--by", "How values are paired.  [default: step; samples if batch sizes differ]", "FP8"),
+        Option("--by", "Pair values by step or by samples.  [default: step; samples if batch sizes differ]", "FP8"),
     ] = None
     """None: by step, or by samples if both logs count them and the batch sizes differ."""
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
     switch_step: Annotated[Step | None, SWITCH_STEP] = None
     evals: Annotated[
         tuple[str, str] | None,
-        Option("--evals", "Results of lm-evaluation-harness for both, as JSON files.", "FP8", metavar="BASE CAND"),
+        Option("--evals", "JSON results of lm-evaluation-harness for both runs.", "FP8", metavar="BASE CAND"),
     ] = None
     """JSON files with the results of downstream tasks, for the baseline and for the candidate."""
     columns: Annotated[str | None, COLUMNS] = None

@@ -63,7 +63,7 @@ class ProbeQuestion:
         tuple[Recipe, ...],
         Option(
             "--recipe",
-            f"Recipe that decides the result: {', '.join(recipe.value for recipe in Recipe)}; repeatable.  "
+            f"Recipe that determines the result: {', '.join(recipe.value for recipe in Recipe)}; repeatable.  "
             "[default: tensorwise]",
             "FP8",
             metavar="R",
@@ -97,7 +97,7 @@ class ProbeQuestion:
         int | None,
         Option(
             "--history",
-            "Steps of history for a delayed scale; uses the checkpoints in it.",
+            "Steps of history for a delayed scale; the checkpoints within them are used.",
             "FP8",
             metavar="STEPS",
             least=1,

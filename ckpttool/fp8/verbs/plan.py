@@ -77,7 +77,7 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
     """Write the folders of the experiments that find the cause.
 
     Raises:
-        UsageError: The framework has no FP8 training, or a round's input is missing.
+        UsageError: The framework does not support FP8 training, or a round's input is missing.
         NothingToResumeError: There is no checkpoint before the gap.
         UnsafeError: The folder has other contents, or logs of experiments.
     """

@@ -288,18 +288,20 @@ class NanQuestion:
         str | None, Option("--device", "cpu or cuda:N.  [default: as captured]", "Replay", metavar="DEVICE")
     ] = None
     """`cpu`, `cuda:0`; None: the captured device, if this machine has it."""
-    exact: Annotated[bool, Option("--exact", "Require every gradient to be equal bit for bit.", "Replay")] = False
+    exact: Annotated[bool, Option("--exact", "Require every gradient to be bit-identical.", "Replay")] = False
     """Whether every gradient has to be equal in every bit."""
     locate: Annotated[bool, Option("--no-locate", "Do not search for the origin.", "Replay")] = True
     """Whether to search the origin, in a second run."""
     weights: Annotated[
         str | None,
-        Option("--weights", "Weights for a capture without weights (safetensors).", "Replay", metavar="FILE"),
+        Option(
+            "--weights", "Weights (safetensors), for a capture that does not contain them.", "Replay", metavar="FILE"
+        ),
     ] = None
     """A file of weights, for a capture without weights."""
     timeout: Annotated[
         float | None,
-        Option("--timeout", "Give up after this time in seconds (exit 14).", "Replay", metavar="S", least=0.001),
+        Option("--timeout", "Give up after this many seconds, with exit code 14.", "Replay", metavar="S", least=0.001),
     ] = None
     """Timeout in seconds; None: no limit."""
 

@@ -79,7 +79,7 @@ def _has_stopped(path: str) -> bool | None:
 
 
 def replay_nan(question: NanQuestion) -> NanReplay:
-    """Compute a captured step again in this process, with the user's own model.
+    """Recompute a captured step in this process, with the user's model.
 
     Raises:
         UnknownLayoutError: There is no capture, or there are several.

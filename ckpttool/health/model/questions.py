@@ -28,9 +28,9 @@ class HealthQuestion:
     health_file: str | None = None
     pipeline_stages: int | None = None
     """Number of stages of the run. With one stage nothing is measured."""
-    write: Annotated[bool, Option("--write", "Update health_ckpts.json from the log; keeps a .bak.", "What stays")] = (
-        False
-    )
+    write: Annotated[
+        bool, Option("--write", "Update health_ckpts.json from the log, and keep the old file as .bak.", "What stays")
+    ] = False
     """Whether to update the health file to the judgement."""
 
 

@@ -356,7 +356,7 @@ def weigh(
     Args:
         inventory: The inventory with recorded health; with sizes and times if strikes have times.
         logs: The logs that were read.
-        question: How to judge.
+        question: The threshold and the evidence to judge by.
         report: Every checkpoint's health, if a threshold was given.
         ignore: Do not use health as a reason.
     """

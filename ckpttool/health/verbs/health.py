@@ -45,16 +45,16 @@ def health(
 
     Args:
         tree: The answer of `scan`, or which tree.
-        question: How to judge.
-        verdicts: Of its checkpoints at level NUMERICS, if the shards are to be judged, too.
+        question: The threshold and the evidence to judge by.
+        verdicts: The verdicts on its checkpoints at level NUMERICS, to judge the shards as well.
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.
-        IncompleteError: The record was to be written, and a log could not be read to its end.
+        IncompleteError: With `write`, a log could not be read to its end.
         LockedError: Another process writes the health file.
-        UnsafeError: The record cannot be written, because it is not in a folder of this machine.
-        WriteFailedError: It could not be written; nothing was changed.
-        NotDurableError: It is written, but the disk did not confirm it.
+        UnsafeError: The record is not in a folder of this machine, so it cannot be written.
+        WriteFailedError: The record could not be written; nothing was changed.
+        NotDurableError: The record was written, but the disk did not confirm it.
     """
     tree = tree_of(tree)
     if question.write:

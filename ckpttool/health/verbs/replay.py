@@ -59,8 +59,8 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.
 
     Raises:
-        UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
-        IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
+        UsageError: A log does not exist, the policy has no such setting, or there is no spike to resume past.
+        IncompleteError: Unknown whether there is a spike: a log could not be read to its end, or contains no step.
     """
     if not isinstance(question, ReplayQuestion):
         question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
@@ -141,14 +141,14 @@ def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
 
 
 def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> CalibrationAnswer:
-    """Compute thresholds that fit a training, from its logs.
+    """Compute thresholds for a training run from its logs.
 
     Args:
         question: The logs, and the meaning of their columns; or only the logs.
         warm_up: Steps at the start to leave out; None: a tenth.
 
     Raises:
-        UsageError: A log is not there.
+        UsageError: A log does not exist.
     """
     if not isinstance(question, LogQuestion):
         question = LogQuestion(patterns=_patterns(question))

@@ -133,7 +133,7 @@ class TestTheFile:
         nearest.chmod(0o666)
         said = ask("verify", "a", "--json")
         assert said.json["level"] == "numerics"
-        assert f"{nearest} is ignored: every user may write it" in said.stderr
+        assert f"{nearest} is ignored: every user can write to it" in said.stderr
         assert "is ignored" not in ask("verify", "a", "--quiet").stderr
         assert "is ignored" not in ask("verify", "a", "--no-config").stderr
         nearest.chmod(0o664)  # by a group is as people share their work
@@ -177,9 +177,9 @@ class TestTheFile:
             ("world-size = true", "world-size takes a whole number, not True"),
             ("world-size = 0", "--world-size takes a whole number from 1, not 0"),
             ('level = "hard"', "--level: 'hard' is not one of 'structure', 'checksum', 'numerics'"),
-            ("\nlevel 4", "is not TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
-            ("level = '\udcff'", "is not TOML"),
-            (f"level = {'[' * 10_000}", "is not TOML"),
+            ("\nlevel 4", "is not valid TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
+            ("level = '\udcff'", "is not valid TOML"),
+            (f"level = {'[' * 10_000}", "is not valid TOML"),
         ],
     )
     def test_what_cannot_be_meant_is_one_line_that_names_the_file(self, runs: Path, text: str, said: str) -> None:
