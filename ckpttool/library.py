@@ -1475,8 +1475,8 @@ def replay_nan(
     Args:
         folder: A capture, a folder of captures, or the output folder of a training run. Or `NanQuestion`.
         entry: Your function that builds the model; its module must be importable.
-        rank: Only this rank; repeatable. [default: all]
-        device: cpu or cuda:N. [default: as captured]
+        rank: Replay only this rank; repeatable. [default: all]
+        device: Device to use: cpu or cuda:N. [default: as captured]
         exact: Require every gradient to be bit-identical.
         no_locate: Do not search for the origin.
         weights: Weights (safetensors), for a capture that does not contain them.
@@ -1601,7 +1601,7 @@ def fp8_probe(
         format_of: Formats to cast weights to: e4m3, e5m2. The first determines the result.
         exact: Cast every element instead of a sample.
         optimizer: Include the optimizer states.
-        swiglu: Compare gate and up weights of SwiGLU.
+        swiglu: Compare the gate and up weights of SwiGLU.
         no_swiglu: The opposite of `swiglu`.
         history: Steps of history for a delayed scale; the checkpoints within them are used.
         as_stored: Do not round 32-bit numbers to BF16 first.

@@ -1,7 +1,7 @@
-"""The functions of `import ckpttool`: keywords are passed to the command of that name.
+"""The functions of `import ckpttool`: each passes its keywords to the command of the same name.
 
-So a function has the options, defaults and limits of its command, and returns the answer that the command would print.
-A question object is the one that the command itself uses.
+A function therefore has the options, defaults and limits of its command, and returns the answer that the command would
+print. Question objects are those that the command itself uses.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Verb(NamedTuple):
     answers: str = ""
     """`"module:name"` of its command's answer, if it differs; several answers are separated by `|`."""
     alone: bool = False
-    """Whether a path without options is a question, too."""
+    """Whether a path without options is also a question."""
     positional: tuple[str, ...] = ()
     """Options that may be passed without their names, after the arguments."""
     command: str = ""
-    """The words of its command, if that is not the function's name: `"trash list"`."""
+    """The words of its command, if they differ from the function's name: `"trash list"`."""
     without: frozenset[str] = frozenset()
     """Parameters of the command that are for people, besides those of every command."""
 
@@ -68,13 +68,13 @@ VERBS: Mapping[str, Verb] = {
     "fp8_probe": Verb("fp8.verbs.probe:fp8_probe", command="fp8 probe"),
     "part": Verb("nodes.verbs:part"),
 }
-"""Functions by name, which is the name of the command."""
+"""Functions by name; each has the name of its command."""
 
 FOR_PEOPLE = frozenset(
     {"more", "below", "verbose", "quiet", "json", "no_config", "debug", "fmt", "form", "field", "limit", "all_rows"}
     | {"ranks_per_node"}
 )
-"""Parameters of commands that set the form of an answer, and DIRs after the first one."""
+"""Parameters for the format of an answer, and for DIRs after the first one."""
 
 
 def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each function says what it returns

@@ -1,4 +1,4 @@
-"""The app, and the only place that turns an error into an exit."""
+"""The app, and the only code that turns an error into an exit code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MORE = {
     "guide": Place("core.commands.guide", "Show a page of the manual, offline."),
     "demo": Place("core.commands.demo", "Write a small damaged tree to try the commands on."),
 }
-"""The commands that it lists in one line, with those of `PLUMBING`."""
+"""The commands that the first help screen lists in one line, with those of `PLUMBING`."""
 
 PLUMBING = {
     "part": Place("nodes.commands", "Record the part of a tree that this machine can see."),
@@ -74,7 +74,7 @@ OLD_NAMES = {
     "calibrate": Place("health.commands_calibrate", "Compute thresholds for a run from its training log."),
     "nan": Place("guard.commands_nan", "Show captured NaN steps, and recompute one."),
 }
-"""Earlier names of `lint`, `repair`, `log` and `guard`: scripts call them, and no list shows them."""
+"""Earlier names of `lint`, `repair`, `log` and `guard`: scripts still call them, but help does not list them."""
 
 LISTED = MAIN | MORE | PLUMBING
 COMMANDS = LISTED | OLD_NAMES
@@ -125,7 +125,7 @@ class _Group(Group):
             raise typer.Exit(_report(error, debug=bool(ctx.params.get("debug")))) from None
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002  as above
-        """List the commands in the order of a user's need."""
+        """List the commands in the order in which users need them."""
         return list(LISTED)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
@@ -147,7 +147,7 @@ class _Group(Group):
         return typer.main.get_command(single)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Show the main commands by task and name the others; with --help-all, show all. None is imported."""
+        """Show the main commands by task and name the others; with --help-all, show all. Imports no command."""
         tasks: dict[str, list[tuple[str, str]]] = {}
         shown = LISTED if is_all_shown(ctx) else MAIN
         width = max(map(len, shown))
@@ -198,7 +198,7 @@ def _is_json_requested(arguments: Sequence[str]) -> bool:
 
 
 def _print_error_document(code: int) -> None:
-    """`ckpttool/error/1`, in one line: why there is no result, if JSON was requested."""
+    """Print `ckpttool/error/1`, the reason why there is no result, in one line, if JSON was requested."""
     if output.ending.error is None or output.ending.result_begun:
         return
     from json import dumps
@@ -208,7 +208,7 @@ def _print_error_document(code: int) -> None:
 
 
 def _answer_usage(error: typer.TyperException) -> None:
-    """Report in one line a usage error; for an empty command line show the usage."""
+    """Report a usage error in one line, or show the usage if the command line is empty."""
     text, context = in_plain_words(error), getattr(error, "ctx", None)
     if context is not None and text == context.get_help():
         output.usage(text)
@@ -264,7 +264,7 @@ app = typer.Typer(
 
 
 def _print_version_document() -> None:
-    """`ckpttool/version/1`: the version of ckpttool, and its environment."""
+    """Print `ckpttool/version/1`: the version of ckpttool, and its environment."""
     import platform
     from sysconfig import get_platform
 
@@ -295,7 +295,7 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback if ckpttool fails.")] = False,
 ) -> None:
-    """Answer for a training that stopped: which checkpoint, how many data steps to skip, what to launch."""
+    """Find the checkpoint to resume a stopped run from, the data steps to skip, and the command to launch."""
 
 
 def run() -> int:

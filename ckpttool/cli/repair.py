@@ -1,4 +1,4 @@
-"""`ckpttool repair`: the shards of a checkpoint, and the records that name a checkpoint; alone, a plan of both."""
+"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; without a command, a plan for both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELP = frozenset({"-h", "--help", "--help-all"})
 
 class _Repair(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  the base class's signature
-        """Accept `ckpttool repair DIR` as `ckpttool repair plan DIR`, and options before the subcommand, too."""
+        """Accept `ckpttool repair DIR` as `ckpttool repair plan DIR`, and accept options before the command."""
         at = self._place_of_first_word(args)
         first = "" if at is None else args[at]
         is_command = first in self.commands or (not os.path.lexists(first) and get_close_matches(first, self.commands))

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of all commands: below 10 those of the runtime, from 10 answers. The manual shows these texts."""
+    """Exit codes of all commands; those from 10 are answers. The manual shows these texts."""
 
     OK = 0
     """The command succeeded and found no problem."""
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     NOTHING_TO_RESUME = 11
     """There is no checkpoint to resume from."""
     UNKNOWN_LAYOUT = 12
-    """ckpttool recognizes no checkpoint folder."""
+    """No checkpoint folder was recognized."""
     LOCKED = 13
     """Another ckpttool process is changing the tree."""
     INCOMPLETE = 14
@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
 
 
 class CkptToolError(Exception):
-    """ckpttool cannot answer. The message is one line: what is wrong and what to do about it."""
+    """There is no answer. The message says in one line what is wrong and what to do about it."""
 
     exit_code = ExitCode.FAILED
 
@@ -83,7 +83,7 @@ class ConfigError(UsageError):
     """A config file cannot be used: it is not YAML, or not a config."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
-        """Take the complete message, and the line of the file with the error, from 1, if known."""
+        """Store the complete message and, if known, the line of the error in the file, from 1."""
         super().__init__(message)
         self.line = line
 

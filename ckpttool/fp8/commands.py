@@ -61,7 +61,7 @@ def fp8() -> None:
         10: "A weight would be lost, or a shard or its FP8 data is damaged.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
-        14: "A tensor could not be read, or changed while it was read.",
+        14: "A tensor could not be read, or changed during the read.",
     }
 )
 @grouped
@@ -205,7 +205,7 @@ def lint(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsOptions:
-    """The runs in question."""
+    """The runs to compare."""
 
     baseline: Annotated[
         str | None, _option(metavar="LOG", help=f"Log of the trusted run: {RUN} Required in round 1.")

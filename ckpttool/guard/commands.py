@@ -81,7 +81,7 @@ _option = partial(typer.Option, rich_help_panel="Policy")
 
 
 class Policies(str, Enum):
-    """Policies by their names; `features` are an option of their own."""
+    """Policies by their names; `features` is a separate option."""
 
     ZSCORE = "zscore"
     SKIP = "skip"
@@ -101,7 +101,7 @@ def run(
     *,
     command: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...", help="Command that starts the training.", rich_help_panel="Arguments"),
+        typer.Argument(metavar="COMMAND...", help="Command that starts the training run.", rich_help_panel="Arguments"),
     ],
     folder: Annotated[str, typer.Option("--output", metavar="DIR", help="Output folder of the run.")] = "output",
     policy: Annotated[

@@ -1,4 +1,4 @@
-"""`ckpttool nan`: a group of three."""
+"""`ckpttool nan`: three commands."""
 
 from __future__ import annotations
 

@@ -16,7 +16,12 @@ from ckpttool.health.model.asd import AsdConfig
 app = command_group("asd")
 
 Text = Annotated[
-    str, typer.Argument(metavar="STRING", help="Value of the environment variable.", rich_help_panel="Arguments")
+    str,
+    typer.Argument(
+        metavar="STRING",
+        help="Value of NPU_ASD_CONFIG (for MindSpore: MS_NPU_ASD_CONFIG).",
+        rich_help_panel="Arguments",
+    ),
 ]
 Dialect = Annotated[
     str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")

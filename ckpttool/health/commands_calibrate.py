@@ -25,7 +25,7 @@ WarmUp = Annotated[
 
 @exits(
     {
-        0: "Thresholds are recommended.",
+        0: "Thresholds were computed.",
         10: "The stretch is not normal: more than 1 % of its steps would raise alarms.",
         14: "A log could not be read, or contains too little data.",
     }

@@ -1,4 +1,4 @@
-"""`ckpttool log`: a group of two."""
+"""`ckpttool log`: two commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = command_group("log")
 @app.callback()
 @exits(
     {
-        0: "The replay is complete, or thresholds are recommended.",
+        0: "The replay is complete, or thresholds were computed.",
         10: "calibrate: the stretch is not normal.",
         12: "replay: --tree is not a checkpoint folder.",
         14: "A log could not be read, or contains too little data.",

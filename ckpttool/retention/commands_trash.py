@@ -1,4 +1,4 @@
-"""`ckpttool trash`: a group of three."""
+"""`ckpttool trash`: three commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Name = Annotated[
 
 
 def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
-    """Return the arguments after NAME, and last the DIR from a variable or a file if none was typed."""
+    """Return the arguments after NAME, followed by DIR from a variable or a file if none was typed."""
     settings: Any = ctx.default_map
     path, arguments = ctx.params["path"], [*(more or ())]
     if path is not None and "path" not in settings.places:
@@ -144,7 +144,7 @@ def restore(
 
 
 def _sorted_out(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Distinguish DIR from the names before or after it: it exists, or has the form of a path."""
+    """Distinguish DIR from the names before or after it: DIR exists, or has the form of a path."""
     for place in (-1, 0):
         if len(arguments) > 1 and _is_place(arguments[place]):
             return arguments.pop(place), arguments

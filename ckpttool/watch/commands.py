@@ -219,7 +219,7 @@ class KeepOptions:
         """Make the library's question.
 
         Raises:
-            UsageError: An option describes a part, but no part is kept.
+            UsageError: An option describes a part, but no part is written.
         """
         if self.part_out is None:
             if self.part != "auto" or self.run_id is not None:

@@ -1,4 +1,4 @@
-"""The common way to show an answer, and the exit code of its command.
+"""The common functions to show an answer and return the exit code of its command.
 
 The architecture page of the manual describes the parts of a command.
 """
@@ -37,7 +37,7 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
 
 
 def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None], fmt: Format) -> ExitCode:
-    """Show the answers about all trees as one, and return the worst exit code; for one tree, do as `show` does.
+    """Show the answers for all trees as one, and return the worst exit code; for one tree, same as `show`.
 
     Raises:
         CkptToolError: There is only one tree, and it has no answer.

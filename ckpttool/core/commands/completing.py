@@ -1,4 +1,4 @@
-"""Shell completion. A prompt waits for it: it imports little, ends soon, and reports no errors."""
+"""Shell completion. The prompt waits for it, so it imports little, is quick, and reports no errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 PATIENCE = 1.0
-"""Seconds after which nothing is offered: a disk that does not answer must not hold a prompt."""
+"""Seconds after which nothing is offered: a disk that does not respond must not block the prompt."""
 
 Completer = Callable[[typer.Context, str], "list[str]"]
 

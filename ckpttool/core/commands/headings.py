@@ -8,7 +8,7 @@ from typing import Any
 from ckpttool.core.commands.settings import variable_of
 
 OUTPUT = "Output"
-"""The heading of all that names none."""
+"""The heading of parameters without one."""
 
 HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
 """The headings of many commands, in the order of help. Headings of a single command come next, `OUTPUT` last."""
@@ -29,7 +29,7 @@ FIRST_SCREEN = {
 """Options in the short `--help` of the commands with the most options; `--help-all` shows all of them."""
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
-"""Accepted as ever, and shown no more: there they change no answer."""
+"""Options that are still accepted but no longer shown: they have no effect in these commands."""
 
 _EVERYWHERE = ("1, 2, 130", "Internal or system error; invalid command line; interrupted.")
 
@@ -66,7 +66,7 @@ def by_heading(
 
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
-    """Return its position under its heading; equal positions keep the order of declaration."""
+    """Return a parameter's position under its heading; equal positions keep the order of declaration."""
     name = _param_name(param)
     if param.param_type_name == "argument" or name in {"--format", "--json"}:
         return 0
@@ -93,7 +93,7 @@ def _param_name(param: Any) -> str:  # noqa: ANN401  as above
 
 
 def _form(param: Any) -> str:  # noqa: ANN401  as above
-    """Return it as typed, without its other names."""
+    """Return a parameter as it is typed, without its other names."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     short = [opt for opt in param.opts if not opt.startswith("--")]
@@ -104,7 +104,7 @@ def _form(param: Any) -> str:  # noqa: ANN401  as above
 
 
 def _about(param: Any, command: str) -> str:  # noqa: ANN401  as above
-    """Return its help, and its default."""
+    """Return a parameter's help, with its default."""
     variable = variable_of(param.name, command)
     return " ".join([_with_default(param), *([] if variable is None else [f" [env:{variable}]"])])
 

@@ -14,7 +14,7 @@ from ckpttool.core.commands.settings import Settings
 from ckpttool.core.errors import UsageError, nearest, unknown_word
 
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
-"""Options whose empty value has a meaning. Any other empty value is a shell variable that was not set."""
+"""Options for which an empty value has a meaning. Otherwise it is probably an unset shell variable."""
 
 _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
@@ -24,7 +24,7 @@ _OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*
 _ALL = "ckpttool.help_all"
 
 _COLUMN = 28
-"""Rightmost start of the descriptions; a longer option has its own line."""
+"""Rightmost column for the start of descriptions; a longer option has its own line."""
 
 _OTHERWISE = {
     "--full --deep": "--level checksum reads every byte",
@@ -33,7 +33,7 @@ _OTHERWISE = {
     "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colors off",
     "--output": "ckpttool launch --output writes a config",
 }
-"""Common guesses for options that do not exist, with the right way."""
+"""Options that users guess but that do not exist, with the alternative."""
 
 
 class _Helped:
@@ -104,7 +104,7 @@ class Command(_Helped, TyperCommand):
         return remaining
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
-        """Name an ignored settings file; with `--verbose`, the source of each setting not on the command line."""
+        """Report an ignored settings file and, with `--verbose`, the source of each setting not on the command line."""
         settings = ctx.default_map
         lines = [settings.describe()] if ctx.params.get("verbose") else []
         for text in () if ctx.params.get("quiet") else (*settings.passed_over, *filter(None, lines)):
@@ -190,7 +190,7 @@ def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  #
 
 
 def _top(ctx: Any) -> str:  # noqa: ANN401  as above
-    """Return the name under which the manual knows a command: `asd` of `ckpttool asd check`."""
+    """Return the name of a command in the manual: `asd` for `ckpttool asd check`."""
     while ctx.parent is not None and ctx.parent.parent is not None:
         ctx = ctx.parent
     return "" if ctx.parent is None else str(ctx.info_name)

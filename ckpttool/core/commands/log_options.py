@@ -1,4 +1,4 @@
-"""Options about training logs that mean the same in every command."""
+"""Options for training logs with the same meaning in every command."""
 
 from __future__ import annotations
 

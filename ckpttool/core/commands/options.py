@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
-"""Seconds; a clock that adds more to a time leaves the calendar."""
+"""Seconds. Adding more to a date would exceed the range of the calendar."""
 _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POWERS = "KMGTP"
 _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -131,7 +131,7 @@ def _trace(ctx: typer.Context, wanted: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """Options of every command, with an effect or without."""
+    """Options that every command accepts, even if they have no effect."""
 
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
     verbose: Verbose = False
@@ -166,7 +166,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result without
 
 
 OF_A_TREE = {
-    12: "ckpttool recognizes no checkpoint folder.",
+    12: "No checkpoint folder was recognized.",
     14: "A file or folder could not be read, or changed during the read.",
     15: "The input was refused for safety: a link, a pipe, or a pickle that would run code.",
 }
@@ -176,7 +176,7 @@ OF_WRITING = {
     13: "Another ckpttool process is changing the tree.",
     16: "The data was written, but the disk did not confirm it.",
 }
-"""How every command can end that changes something on the disk of a tree."""
+"""Exit codes of every command that changes a tree on the disk."""
 
 
 def exits(meanings: Mapping[int, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -403,10 +403,10 @@ def _layout(name: str) -> str:
 
 
 def _only_one(option: str, names: list[str]) -> str:
-    """Return the only one that is named.
+    """Return the only value of an option.
 
     Raises:
-        UsageError: Several are, and the last one must not win in silence.
+        UsageError: There are several, and the last one must not win silently.
     """
     if len(names) > 1:
         raise UsageError(f"{option} is given {len(names)} times ({', '.join(names)}), and only one can be chosen")
@@ -414,7 +414,7 @@ def _only_one(option: str, names: list[str]) -> str:
 
 
 def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Give an option without a metavar one."""
+    """Add a metavar to an option that has none."""
     kind, info = get_args(parameter.annotation)
     kinds = get_args(kind) or (kind,)
     if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:

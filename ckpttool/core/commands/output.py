@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.answers import Answered
 
 _CHUNK = 1 << 20
-"""Characters that are encoded at once."""
+"""Characters that are encoded together."""
 
 
 _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
-"""Variables by which rich colours output that is not a terminal."""
+"""Variables that make rich colour output that is not a terminal."""
 
 
 class Ending:
@@ -32,7 +32,7 @@ class Ending:
 
     result_begun = False
     error: str | None = None
-    """The last one, in one line."""
+    """The last error, in one line."""
 
 
 ending = Ending()
@@ -43,7 +43,7 @@ _TAKEN: ContextVar[list[Answered] | None] = ContextVar("taken", default=None)
 
 @contextmanager
 def taken() -> Iterator[list[Answered]]:
-    """Print nothing inside, and return the answers of the command, for a caller in Python."""
+    """Suppress printing, and return the answers of the command to a caller in Python."""
     answers: list[Answered] = []
     token = _TAKEN.set(answers)
     try:
@@ -70,7 +70,7 @@ _DRY_RUN: ContextVar[bool] = ContextVar("dry_run", default=False)
 
 @contextmanager
 def dry_run(*, requested: bool) -> Iterator[None]:
-    """Let a command inside write none of the files that its options name, if so requested."""
+    """If requested, prevent a command from writing the files that its options name."""
     token = _DRY_RUN.set(requested)
     try:
         yield
@@ -158,7 +158,7 @@ def _has_pager() -> bool:
 
 
 def _width() -> int | None:
-    """Return the width for a result; None if rich knows it: on a terminal, or by the environment.
+    """Return the width for a result; None if rich determines it, from the terminal or the environment.
 
     Elsewhere lines are not wrapped: `grep` needs complete lines, and rich would use the width of stdin.
     """
@@ -196,7 +196,7 @@ def note(message: str) -> None:
 
 
 def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
-    """Name the tree that is read, if it differs from the requested path; with more details in verbose mode."""
+    """Report the tree that is read, if it differs from the requested path; with more details in verbose mode."""
     if quiet:
         return
     if place is not None:

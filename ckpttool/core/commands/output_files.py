@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import TreeQuestion
 
 _LIMIT = 64 << 20
-"""Bytes. A report on 10,000 ranks that each lost a shard fits."""
+"""Bytes. Enough for a report on 10,000 ranks that each lost a shard."""
 
 _FIRST_LINE = ByteCount(1 << 20)
-"""Bytes. A line takes 300 and the name of a tensor."""
+"""Bytes. A line needs 300, plus the name of a tensor."""
 
 
 def assert_folder(path: str, *, option: str) -> None:
     """Reject a target whose folder does not exist: a typing error, not a disk error.
 
     Raises:
-        UsageError: It is not.
+        UsageError: The folder does not exist.
     """
     folder = Path(path).parent
     if not folder.is_dir():
@@ -39,16 +39,16 @@ def assert_folder(path: str, *, option: str) -> None:
 
 
 def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], purpose: str) -> None:
-    """Reject a target that is not ours, before the work for it begins.
+    """Reject a target that ckpttool did not write, before the work for it begins.
 
     Args:
         path: The target.
-        option: Whose it is.
+        option: The option that names the target.
         is_ours: Returns whether the content of an existing file is ours.
         purpose: The files that ckpttool writes there, in the plural.
 
     Raises:
-        UsageError: Its folder does not exist, or something else has its name.
+        UsageError: Its folder does not exist, or another file has its name.
     """
     target = Path(path)
     assert_folder(path, option=option)
@@ -78,7 +78,7 @@ def root_of(tree: TreeQuestion) -> str | None:
 
 
 def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
-    """Return a function that judges a file by its complete text; a file larger than any report is not one."""
+    """Return a function that judges a file by its complete text; a file larger than any report is rejected."""
 
     def is_ours(source: ByteSource) -> bool:
         size = source.stamp.size
@@ -118,7 +118,7 @@ def _resolved(path: str) -> Path:
 
 
 def _is_ours(target: Path, is_ours: Callable[[ByteSource], bool]) -> bool:
-    """Return whether a file begins with one of our lines; an empty one has nothing to lose."""
+    """Return whether a file begins with a line of ckpttool; an empty file may always be replaced."""
     if target.is_symlink():
         return False
     try:

@@ -70,10 +70,10 @@ class ReportOptions:
         return codes(self.allow)
 
     def existing(self, *configs: str | None, advice: str = "give the training config") -> list[str]:
-        """Return the named files; a missing one is an error here, unless a report will show it to a program.
+        """Return the named files; a missing file is an error, unless a machine-readable report will show it.
 
         Raises:
-            UsageError: One does not exist, and only a table was requested.
+            UsageError: A file does not exist, and only a table was requested.
         """
         named = [path for path in configs if path]
         missing = [path for path in named if not os.path.lexists(path)]
@@ -85,7 +85,7 @@ class ReportOptions:
         """Parse `--report FORMAT=FILE`; call it before any work.
 
         Raises:
-            UsageError: One of them has no format that a file can have, or no file.
+            UsageError: A report has no file, or no format that a file can have.
         """
         return tuple(_file(text) for text in self.report or ())
 
@@ -202,7 +202,7 @@ _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing prevents")
 def assert_reports_replaceable(
     files: Sequence[tuple[ReportFormat, str]], *, inputs: Iterable[str], tree: TreeQuestion | None = None
 ) -> None:
-    """Reject a report path that ckpttool may not overwrite, before an hour of checking.
+    """Reject a report path that ckpttool may not overwrite, before the check begins.
 
     Args:
         files: Format and path of each report.
@@ -230,9 +230,9 @@ def assert_reports_replaceable(
 
 
 def is_appended(fmt: ReportFormat, path: str) -> bool:
-    """Return whether a report is appended: to the file that GitHub gives a step for its summary.
+    """Return whether a report is appended, as to the file that GitHub provides for the summary of a step.
 
-    Whatever else the step says there stays. It is ours to add to, as no other file is.
+    Other text of the step in that file is preserved. No other file is appended to.
     """
     summary_path = os.environ.get("GITHUB_STEP_SUMMARY", "")
     return fmt is ReportFormat.MARKDOWN and summary_path != "" and same_file(path, summary_path)

@@ -63,7 +63,7 @@ Field = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """The trainers whose own choice is also shown."""
+    """The trainer whose choice is also shown."""
 
     simulate: Simulate = None
     version: SimulateMindFormers = None
@@ -88,7 +88,7 @@ class SimulateOptions:
 
 
 OWN = "own"
-"""Whosever tree it is."""
+"""The trainer of the tree, whichever it is."""
 
 
 @exits(

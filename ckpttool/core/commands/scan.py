@@ -73,7 +73,7 @@ def scan(
 
         paths = dict.fromkeys(path for root in roots for path in scanning.trees_below(root, layout=tree.layout))
     if not paths:
-        raise UnknownLayoutError(f"ckpttool recognizes no checkpoint tree below {' or '.join(roots)}")
+        raise UnknownLayoutError(f"no checkpoint tree was recognized below {' or '.join(roots)}")
     raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))
 
 

@@ -50,7 +50,7 @@ class Settings(dict[str, Any]):
     """
 
     def __init__(self, ctx: Any, *, with_file: bool) -> None:  # noqa: ANN401  typer's own
-        """Take the command being parsed, whose DIR determines where the file is searched for."""
+        """Store the command being parsed; its DIR determines where the file is searched for."""
         super().__init__()
         self.places: dict[str, str] = {}
         """Parameter name -> its source, a variable or the file."""
@@ -123,7 +123,7 @@ def _checked(path: str) -> Mapping[str, Any]:
     """Read a file, and reject unknown settings and invalid values.
 
     Raises:
-        UsageError: It has one, or it cannot be read.
+        UsageError: The file has one, or cannot be read.
     """
     table = _parsed(path)
     for key, value in table.items():

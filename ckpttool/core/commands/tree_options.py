@@ -167,14 +167,14 @@ class RowOptions:
 
     @property
     def most(self) -> int | None:
-        """Rows at most; None: all."""
+        """Maximum number of rows; None: all."""
         return None if self.all_rows else self.limit
 
 
 def from_here(
     tree: TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
 ) -> TreeQuestion:
-    """Return the question about DIR or another path as a start on this machine sees it: with config and environment."""
+    """Return the question about DIR or another path, with the config and environment of a start on this machine."""
     from ckpttool.core.verbs import scanning
 
     return replace(
@@ -187,7 +187,7 @@ def from_here(
 
 
 def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
-    """Name the tree that is read: if it differs from the requested path, and always with `--verbose`."""
+    """Report the tree that is read if it differs from the requested path, and always with `--verbose`."""
     inventory = tree.inventory
     health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
     saves = counted(len(inventory.checkpoints), "checkpoint")
@@ -196,10 +196,10 @@ def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
 
 
 def one_name(names: list[str] | None) -> str | None:
-    """Return the only named checkpoint, if there is one.
+    """Return the only requested checkpoint, if there is one.
 
     Raises:
-        UsageError: Several are, and the last one must not win in silence.
+        UsageError: There are several, and the last one must not win silently.
     """
     if names and len(names) > 1:
         raise UsageError(f"--checkpoint is given {len(names)} times ({', '.join(names)}), and only one can be chosen")
@@ -237,7 +237,7 @@ class EngineOptions:
         """The cluster's address; None if it is not set.
 
         Raises:
-            UsageError: One is named, and none is to read.
+            UsageError: An address was given, but Ray is not the engine.
         """
         if self.engine is EngineName.THREADS and self.ray_address is not None:
             raise UsageError("--ray-address needs --engine ray: give both")
@@ -245,7 +245,7 @@ class EngineOptions:
 
     @contextmanager
     def reading(self, *, quiet: bool) -> Iterator[None]:
-        """Read inside with the selected engine, and show the progress.
+        """Read with the selected engine within this context, and show the progress.
 
         Raises:
             UsageError, IncompleteError: As `ckpttool.library.on_ray`.

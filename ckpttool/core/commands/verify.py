@@ -109,7 +109,7 @@ class CheckOptions:
         """Make the library's question for this number of trees.
 
         Raises:
-            UsageError: An option's value makes no sense.
+            UsageError: The value of an option is invalid.
         """
         if self.jump is not None and not (self.jump == 0 or self.jump > 1):
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
@@ -162,7 +162,7 @@ def part_of(day: int, parts: int) -> int:
 
 
 def bucket(text: str) -> tuple[int, int] | Fraction | int:
-    """Parse `--subset`: N/T, a fraction of all bytes, or a number of them.
+    """Parse `--subset`: N/T, a fraction of all bytes, or a number of bytes.
 
     Raises:
         UsageError: The text has another form, or N and T are not whole numbers with 1 <= N <= T.
@@ -178,7 +178,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
 @exits(
     {
         0: "Every checked shard is intact.",
-        10: "Something is damaged or suspect.",
+        10: "A checkpoint is damaged or suspect.",
         11: "There is no checkpoint to check.",
         **OF_A_TREE,
     }
@@ -284,7 +284,7 @@ def _assert_stats_replaceable(path: str, tree: Tree) -> None:
     """Reject a target that is not ours, before hours of reading.
 
     Raises:
-        UsageError: It is in the tree, its folder does not exist, or something else has its name.
+        UsageError: It is in the tree, its folder does not exist, or another file has its name.
     """
     assert_outside(path, tree.inventory.root if tree.layout.is_tree else None, option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_numbers, purpose="numbers")

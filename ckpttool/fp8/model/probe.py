@@ -90,7 +90,7 @@ class ProbeQuestion:
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
     """Whether the states of an optimizer are checked, too."""
     swiglu: Annotated[
-        bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights of SwiGLU.", "FP8", shown="yes")
+        bool, Option("--swiglu/--no-swiglu", "Compare the gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True
     """Whether gate and up weights are compared if they are found."""
     history: Annotated[

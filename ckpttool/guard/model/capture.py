@@ -281,11 +281,13 @@ class NanQuestion:
     ]
     """`module:function` of the user's own code."""
     ranks: Annotated[
-        tuple[int, ...], Option("--rank", "Only this rank; repeatable.  [default: all]", "Replay", metavar="R", least=0)
+        tuple[int, ...],
+        Option("--rank", "Replay only this rank; repeatable.  [default: all]", "Replay", metavar="R", least=0),
     ] = ()
     """Only these ranks; empty: all."""
     device: Annotated[
-        str | None, Option("--device", "cpu or cuda:N.  [default: as captured]", "Replay", metavar="DEVICE")
+        str | None,
+        Option("--device", "Device to use: cpu or cuda:N.  [default: as captured]", "Replay", metavar="DEVICE"),
     ] = None
     """`cpu`, `cuda:0`; None: the captured device, if this machine has it."""
     exact: Annotated[bool, Option("--exact", "Require every gradient to be bit-identical.", "Replay")] = False
