@@ -67,7 +67,7 @@ def unknown_word(
 
 
 def nearest(word: str, known: Sequence[str]) -> list[str]:
-    """Return the names most similar to a word, most similar first; much less similar names are left out."""
+    """Return the names most similar to a word, most similar first; names that are much less similar are left out."""
     from difflib import SequenceMatcher, get_close_matches
 
     close = get_close_matches(word, known, cutoff=_LIKE)

@@ -1,4 +1,4 @@
-"""Extensions of the main job by features: the core finds them by kind, and knows no feature by name."""
+"""Extensions of the main job by features: the core finds them by kind, and does not name any feature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Feature:
     """Extensions of one feature. All are references, so that nothing is imported before it is needed."""
 
     answers: Mapping[str, str] | None = None
-    """Answer's noun -> the module of its document and its table."""
+    """Noun of an answer -> the module of its document and its table."""
     findings: str | None = None
     """`"module:name"` of the class of its rows: its own kinds of findings, as `core.findings` has the core's."""
     parts_reader: str | None = None
@@ -35,7 +35,7 @@ class Feature:
 
 
 def features() -> Iterator[Feature]:
-    """Yield the features in the listed order; each is imported in its turn."""
+    """Yield the features in the listed order; each is imported when it is reached."""
     for name in FEATURES:
         yield import_module(f"ckpttool.{name}").FEATURE
 
@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
 
 @cache
 def row_of(code: str) -> Row:
-    """Return the row of a code of any owner; no feature is imported for a code of the core.
+    """Return the row of any code; no feature is imported for a code of the core.
 
     Raises:
         ValueError: There is no such code.

@@ -1,6 +1,6 @@
 """All kinds of findings: a row for each code, with its severities, its check, the remedy, and the text of the manual.
 
-These are the core's own. A trainer or a feature has its rows in its own `findings.py`, and nothing of them is here.
+This module has only those of the core. A trainer or a feature has its rows in its own `findings.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Severity(IntEnum):
-    """The severity of a finding; the order counts."""
+    """The severity of a finding; the order matters."""
 
     NOTE = 0
     """Worth knowing; changes no verdict."""
@@ -28,7 +28,7 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """The lower-case word that tables and JSON show."""
+        """The lower-case name in tables and JSON."""
         return self.name.lower()
 
 
@@ -50,7 +50,7 @@ Group = Literal[
     "Captures",
     "Preflight",
 ]
-"""The headings of the manual's page, in its order."""
+"""The headings of the manual's page, in order."""
 
 
 COMMAND = " " * 4
@@ -60,7 +60,8 @@ COMMAND = " " * 4
 class Row(str):
     """A kind of finding: its code, and the properties of every finding of this kind.
 
-    A row is a text, its code, so codes sort and compare. Each is one object, in every process that it is sent to.
+    A row is a text, its code, so codes sort and compare. Each row is a single object in every process, even after
+    pickling.
     """
 
     __slots__ = (
@@ -84,35 +85,35 @@ class Row(str):
     )
 
     value: str
-    """The code as JSON has it: `shard-empty`."""
+    """The code in JSON: `shard-empty`."""
     name: str
-    """The code as Python has it: `SHARD_EMPTY`."""
+    """The code in Python: `SHARD_EMPTY`."""
     rows: Rows
     """The table that contains the row."""
     weights: tuple[Severity, ...]
-    """All weights that such a finding can have, lightest first."""
+    """All severities that such a finding can have, lightest first."""
     check: Literal["checkpoint", "health", "launch"]
     """The check under which preflight shows it."""
     may_be_allowed: bool
-    """False if no user can accept it: there is nothing to launch, or it is unknown on how many devices."""
+    """False if the user cannot accept it, because there is nothing to launch, or the number of devices is unknown."""
     taken_with: str | None
     """The option that chooses a checkpoint in spite of it."""
     verdict: Literal["missing", "unstable", "unsupported"] | None
-    """The verdict that it requires; None: the verdict of its weight."""
+    """The verdict that it requires; None: the verdict for its severity."""
     is_elsewhere: bool
-    """Whether it says that other machines may have more."""
+    """Whether it reports that other machines may have more files."""
     affects_start: bool
     """False if a rule about configs finds it, and a start with a config that `launch` wrote is not affected by it."""
     remedy: str | None
     """The remedy, if the finding has none of its own."""
     group: Group
-    """Under which heading of the manual it is."""
+    """Its heading in the manual."""
     headline: str
     """One line, no full stop."""
     meaning: str
     """Its description."""
     evidence: str
-    """How ckpttool knows."""
+    """How ckpttool detects it."""
     trainers: Mapping[str, str]
     """The reaction of trainers, by title; empty if it is unknown or not applicable."""
     to_do: tuple[str, ...]
@@ -137,7 +138,7 @@ class Row(str):
         trainers: Mapping[str, str] | None = None,
         to_do: tuple[str, ...],
     ) -> Self:
-        """Take the columns, which are described above."""
+        """Store the columns, which are described above."""
         row = super().__new__(cls, code)
         row.value = code
         row.weights = weights
@@ -166,15 +167,15 @@ class Row(str):
         self.rows, self.name = rows, name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be the same object in another process."""
+        """Unpickle as the same object in another process."""
         return getattr, (self.rows, self.name)
 
 
 class Rows(type):
-    """The class of a class of rows, which can be iterated."""
+    """The metaclass of classes of rows; it makes them iterable."""
 
     def __iter__(cls) -> Iterator[Row]:
-        """Yield the rows in order; for a class that combines several classes, those of each."""
+        """Yield the rows in order; for a class that combines several classes, the rows of each."""
         for part in cls.__mro__:
             yield from (row for row in vars(part).values() if isinstance(row, Row))
 
@@ -186,7 +187,7 @@ _COPY = (
 
 
 class Code(metaclass=Rows):
-    """The findings of the core. A promise to scripts: codes are added, never renamed."""
+    """The findings of the core. Scripts rely on the codes: some may be added, none is renamed."""
 
     RANK_MISSING = Row(
         "rank-missing",

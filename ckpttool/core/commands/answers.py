@@ -54,7 +54,7 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
     Raises:
         WriteFailedError: The answer could not be written.
     """
-    from ckpttool.core.domain.finding import of_trees  # of one tree the answer has its own
+    from ckpttool.core.domain.finding import of_trees  # the answer about a single tree has its own format
     from ckpttool.core.render.escape import shown
 
     results: list[dict[str, Document]] = []

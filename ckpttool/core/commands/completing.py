@@ -48,7 +48,7 @@ def _in_time() -> Iterator[None]:
 
 @_offered
 def checkpoints(ctx: typer.Context) -> Iterable[str]:
-    """Offer the names in the tree that the command line has so far, newest first."""
+    """Offer the checkpoint names of the tree on the command line, newest first."""
     from ckpttool.core.commands.settings import variable_of
     from ckpttool.core.domain.question import TreeQuestion
     from ckpttool.core.verbs.scanning import scan
@@ -62,7 +62,7 @@ def checkpoints(ctx: typer.Context) -> Iterable[str]:
 
 @_offered
 def codes(_: typer.Context) -> Iterable[str]:
-    """Offer every finding's code."""
+    """Offer the codes of all findings."""
     from ckpttool.core.extensions import rows
 
     return [row.value for row in rows()]

@@ -56,7 +56,7 @@ def guide(topic: TopicArgument = None, *, search: Search = None, fmt: FormatOpt 
         else:
             output.result(pages.matches_text(matches, search, width=width))
         return
-    # As in the form of a link on a page.
+    # The same form as a link on a page.
     name = None if topic is None else topic.strip().lower().replace("_", "-").replace(" ", "-").partition(".md")[0]
     page_text = None if name is None else pages.page(name)
     if topic is not None and page_text is None:

@@ -46,7 +46,7 @@ class _Helped:
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401  as above
-        """Add `--help-all`, which every command takes; help shows it only if it would show more."""
+        """Add `--help-all`, which every command accepts; help lists it only if it shows more."""
         *params, option = super().get_params(ctx)  # type: ignore[misc]
         if self._help_all is None:  # made once: typer compares parameters by identity
             self._help_all = copy(option)
@@ -210,7 +210,7 @@ def in_plain_words(error: typer.TyperException) -> str:
     if hasattr(fault, "param_type"):
         return f"{' '.join(filter(None, (option, param.metavar if option.startswith('--') else None)))} is missing"
     match = re.fullmatch(_NO_NUMBER, error.message)
-    if match is None:  # also in typer 0.29, whose own words tell no value
+    if match is None:  # also in typer 0.29, whose own message does not include the value
         return f"{option}: {error.message}"
     noun = "number" if "float" in param.type.name else "whole number"
     low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
@@ -245,7 +245,7 @@ def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in options):
         return f"unknown option {typed}: {otherwise}"
-    # Without the dashes, which any two options have in common.
+    # Without the dashes, which all options have in common.
     names = nearest(typed.lstrip("-"), [option[2:] for option in options if option.startswith("--")])
     return f"unknown option {typed}" + (f": did you mean --{' or --'.join(names)}?" if names else "")
 

@@ -40,7 +40,7 @@ _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
 class Time(float):
-    """A time, and its original text: another option may use another unit for the same number."""
+    """A time and its original text, because another option may use another unit for the same number."""
 
     typed: str
 
@@ -58,9 +58,9 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
 
     def parse(given: str | float) -> Time:
         text, unit = str(given), bare
-        number = given if isinstance(given, float) else _number(text)  # a default, or from a file, is a number already
+        number = given if isinstance(given, float) else _number(text)  # defaults and values from a file are numbers
         if isinstance(given, str):
-            # Units, each once and from the longest on: 1h30m.
+            # Each unit at most once, the longest first: 1h30m.
             parts = re.findall(rf"({_PART})([smhdw])", text)
             units = "".join(unit for _, unit in parts)
             if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", text) and re.fullmatch("w?d?h?m?s?", units):
@@ -142,7 +142,7 @@ class CommonOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Options of every command that changes something only with --apply."""
+    """Options of every command that makes changes only with --apply."""
 
     dry_run: Annotated[
         bool,
@@ -156,7 +156,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options that all other commands accept without an effect, for scripts that always pass them."""
+    """Options that all other commands accept but ignore, for scripts that always pass them."""
 
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.", hidden=True)] = False
 
@@ -234,14 +234,14 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Field(NamedTuple):
-    """A field set from the command line, with typer's parameter."""
+    """A field that is set from the command line, and typer's parameter for it."""
 
     name: str
     parameter: inspect.Parameter
     parse: Callable[[Any], Any] | None = None
-    """Converts typer's value to the field's; for None the field keeps its default."""
+    """Converts typer's value to the field's value; if it is None, the field keeps its default."""
     also: str | None = None
-    """A second field that is made of the same option."""
+    """A second field that is set from the same option."""
 
 
 class _Question(NamedTuple):
@@ -251,7 +251,7 @@ class _Question(NamedTuple):
     kind: type
     fields: Sequence[_Field | _Question]
     optional: bool
-    """Whether it is None if nothing is typed."""
+    """Whether the value is None if no option is given."""
 
 
 def _flat(fields: Iterable[_Field | _Question]) -> Iterator[_Field]:
@@ -311,7 +311,7 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
     first, parse = option.names.split()[0], option.parse
     if option.default is not UNSET:
         default = option.default
-    if option.into is not None and default is not None:  # a default is parsed, too, as a number without a unit
+    if option.into is not None and default is not None:  # a default is also parsed, as a number without a unit
         default = default * _SECONDS[option.into] / _SECONDS[str(option.unit)]
     if parse is not None:
         kind, default = option.typed, None if option.default is UNSET else default
@@ -337,7 +337,7 @@ def _as_typed(kind: Any, default: Any) -> tuple[Any, Any, Callable[[Any], Any] |
     for each in kinds:
         if get_args(each)[1:] == (...,):  # typer knows lists
             return list[get_args(each)[0]] | None, None, tuple  # type: ignore[misc]
-        if isinstance(each, type) and issubclass(each, IntEnum):  # people type words
+        if isinstance(each, type) and issubclass(each, IntEnum):  # people type plain words
             words: Any = Enum(each.__name__, {member.name: member.name.lower() for member in each}, type=str)  # type: ignore[misc]
             word = words[default.name] if isinstance(default, each) else default
             return words if kinds == (each,) else words | None, word, partial(_member, each)
@@ -361,7 +361,7 @@ def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
     parser: Callable[[str], Any] | None = None
     text = option.help.replace(LAYOUTS, ", ".join(LAYOUT_NAMES)).replace(WITHOUT_BATCH_SIZE, "MindFormers 1.2")
     if option.completes is not None:
-        from ckpttool.core.commands import completing  # scale-skip completes nothing
+        from ckpttool.core.commands import completing  # scale-skip has no completion
 
         completion = getattr(completing, option.completes)
     if option.completes == "layouts":
@@ -387,7 +387,7 @@ def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
 
 
 def _metavar(kinds: Iterable[Any]) -> str | None:
-    """Return the metavar of an option without its own: N, X, or its choices."""
+    """Return the metavar of an option that defines none: N, X, or its choices."""
     if bool in kinds:
         return None
     choices = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)), None)
@@ -431,13 +431,13 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
     arguments = []
     for parameter in parameters:
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
-        # The first name is in the place of a default, as in typer.
+        # As in typer, the first name takes the place of a default.
         names = (str(declaration).partition("/")[0] for declaration in (info.default, *(info.param_decls or ())))
         option = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
         for item in value if isinstance(value, list) else [value]:
             if item is not None and item is not False:
                 text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
-                # No default is typed, but its value is known.
+                # A default is not typed, but its value is known.
                 text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
                 if item is True or isinstance(info, OptionInfo):
                     arguments.append(option)

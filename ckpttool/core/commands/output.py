@@ -143,7 +143,7 @@ def page(markdown: str) -> None:
         return
     from pydoc import pager  # PAGER, else less or more
 
-    os.environ.setdefault("LESS", "FRX")  # as git has it: colours stay, and a short page needs no key
+    os.environ.setdefault("LESS", "FRX")  # as in git: keep colours, and exit if the page fits on one screen
     os.environ.setdefault("LESSCHARSET", "utf-8")
     pager(f"{text}\n")
 
@@ -153,7 +153,7 @@ def _has_pager() -> bool:
     from shutil import which
 
     words = (os.environ.get("MANPAGER") or os.environ.get("PAGER") or "").split()
-    program = next((word for word in words if "=" not in word), None)  # before it may stand variables
+    program = next((word for word in words if "=" not in word), None)  # variables may precede it
     return program is None or which(program) is not None
 
 
@@ -253,10 +253,10 @@ def _write(stream: TextIO | None, *pieces: str) -> None:
     try:
         if hasattr(stream, "buffer"):
             _write_all(stream, pieces)
-        else:  # a text in memory, whatever a program put in place of stdout
+        else:  # a text in memory, or any other replacement of stdout by the program
             stream.write("".join(pieces))
     except BrokenPipeError:
-        _abandon(stream)  # the reader has seen enough (`| head -1`); the exit code stays the answer's
+        _abandon(stream)  # the reader has seen enough (`| head -1`); the exit code is still that of the answer
     except OSError:
         _abandon(stream)
         raise
@@ -277,7 +277,7 @@ def _write_all(stream: TextIO, pieces: Iterable[str]) -> None:
     for chunk in _chunks(pieces):
         remaining = memoryview(encode(chunk))
         while remaining:
-            # None is a stream that does not wait, and is full.
+            # None: the stream is non-blocking, and full.
             remaining = remaining[stream.buffer.write(remaining) or _full() :]
     stream.buffer.flush()
 

@@ -45,7 +45,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
         path: The target.
         option: The option that names the target.
         is_ours: Returns whether the content of an existing file is ours.
-        purpose: The files that ckpttool writes there, in the plural.
+        purpose: The files that ckpttool writes there, as a plural noun.
 
     Raises:
         UsageError: Its folder does not exist, or another file has its name.
@@ -70,7 +70,7 @@ def root_of(tree: TreeQuestion) -> str | None:
     """Return the folder that is read; None if it does not exist, which the report then shows."""
     try:
         located = locate(tree.path, layout=tree.layout, config=tree.config)
-    except UsageError:  # several trees: nothing is changed in any
+    except UsageError:  # several trees: none of them is changed
         return tree.path or os.curdir
     except CkptToolError:
         return None
@@ -113,7 +113,7 @@ def same_file(first: str, second: str) -> bool:
 def _resolved(path: str) -> Path:
     try:
         return Path(path).resolve()
-    except (OSError, RuntimeError):  # a loop of links, which is then reported for the target itself
+    except (OSError, RuntimeError):  # a loop of links, which is reported later, for the target itself
         return Path(os.path.abspath(path))  # noqa: PTH100  as above
 
 

@@ -34,12 +34,12 @@ def watched(*, quiet: bool) -> Iterator[None]:
     """Show the progress of reading, and report it on an interrupt.
 
     Args:
-        quiet: Show nothing; the message on an interrupt stays.
+        quiet: Show nothing except the message on an interrupt.
 
     Raises:
         KeyboardInterrupt: As raised, with the work done so far.
     """
-    from ckpttool.core.verbs import verifying  # a scan verifies nothing
+    from ckpttool.core.verbs import verifying  # a scan does not verify anything
     from ckpttool.core.verify.meter import Meter
 
     meter, ended, show = Meter(), threading.Event(), _bar if _can_draw() else _heartbeat

@@ -125,7 +125,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
 
 
 def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
-    """Write the files, then the result, so that its reader can rely on the files unless an error follows.
+    """Write the files, then the result, so that a reader of the result can rely on the files unless an error follows.
 
     Raises:
         CkptToolError: A file could not be written. The result is still valid, and is shown first.
@@ -137,7 +137,7 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
         content = (_text(answer, fmt) + "\n").encode("utf-8")
         try:
             if is_appended(fmt, path):
-                append(path, b"\n" + content)  # a paragraph that was not ended would take the heading in
+                append(path, b"\n" + content)  # an unfinished paragraph would absorb the heading
             else:
                 replace(path, content, overwrite=True, backup=False)
         except CkptToolError as error:
@@ -183,11 +183,11 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
 
 
 def _place(answer: Preflight | Lint) -> str:
-    """Return the place of results that are not about a file."""
+    """Return the location of results that are not about a file."""
     return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name
 
 
-# --- which files may be written over ---------------------------------------------------------------------------------
+# --- files that may be overwritten ---------------------------------------------------------------------------------
 
 _SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
 _SUITE = re.compile(

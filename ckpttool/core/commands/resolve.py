@@ -69,7 +69,7 @@ class SimulateOptions:
     version: SimulateMindFormers = None
 
     def simulation(self, answer: Answer) -> Simulation | None:
-        """Simulate with the library, if requested.
+        """Simulate the start with the library, if requested.
 
         Raises:
             UsageError: Both options are set, the trainer is unknown, or the tree belongs to another trainer.
@@ -123,7 +123,7 @@ def resolve(
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
     from ckpttool.core.verbs import resolving
-    from ckpttool.core.verbs.starting import with_start  # its help need not wait for it
+    from ckpttool.core.verbs.starting import with_start  # its help must not wait for this import
 
     question = from_here(tree, config=config)
     with engine.reading(quiet=quiet):

@@ -56,7 +56,7 @@ def scan(
 
     def ask(path: str | None) -> Listing:
         from ckpttool.core.verbs import scanning
-        from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
+        from ckpttool.core.verbs.scanning import with_note_of_others  # its help must not wait for this import
 
         question = from_here(tree, sizes=True, path=path)
         scanned = with_note_of_others(scanning.scan(question), question)

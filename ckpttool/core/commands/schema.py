@@ -34,7 +34,7 @@ _OF_COMMAND = {
     "inspect": "contents",
     "diff": "difference",
 }
-"""The document of a command that is called otherwise."""
+"""The document of a command whose name differs from it."""
 
 
 @exits({0: "The schema was printed."})

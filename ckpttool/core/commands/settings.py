@@ -1,4 +1,4 @@
-"""Settings not on the command line: from the environment, else from a `ckpttool.toml` above the runs."""
+"""Settings that are not on the command line: from the environment, else from a `ckpttool.toml` above the runs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Settings(dict[str, Any]):
         named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
         try:
             folder_now = Path.cwd()
-        except OSError:  # it was deleted
+        except OSError:  # the folder was deleted
             return {}
         folder = Path(
             os.path.commonpath([os.path.normpath(folder_now / path) for path in named if path] or [str(folder_now)])
@@ -101,15 +101,15 @@ class Settings(dict[str, Any]):
             return {}
         self._place = str(place)
         values = dict(_checked(self._place))
-        if place.parent != folder_now:  # further below, the tree around the working directory is used
+        if place.parent != folder_now:  # later, the tree around the working directory is used
             values.pop("dir", None)
         return values
 
     def _is_ours(self, place: Path) -> bool:
-        """Return whether a settings file exists that no other user can have written; `prune` relies on it."""
+        """Return whether a settings file exists that no other user can write; `prune` relies on it."""
         try:
             link, file = place.lstat(), place.stat()
-        except OSError:  # it may exist anyway: the later read reports the error
+        except OSError:  # it may still exist: the later read reports the error
             return os.path.lexists(place)
         owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
         if not owners and not file.st_mode & stat.S_IWOTH:

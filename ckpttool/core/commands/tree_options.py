@@ -68,7 +68,7 @@ class LevelName(str, Enum):
 
     @property
     def level(self) -> Level:
-        """The level of that name."""
+        """The level with that name."""
         return Level[self.name]
 
 
@@ -104,7 +104,7 @@ ConfigPath = Annotated[
 ]
 
 
-# The help below names trainers: here, so that no command has to.
+# The help below names trainers here, so that no command has to.
 EntryScript = Annotated[
     str | None,
     typer.Option(
@@ -250,7 +250,7 @@ class EngineOptions:
         Raises:
             UsageError, IncompleteError: As `ckpttool.library.on_ray`.
         """
-        from ckpttool.core.commands import progress  # a scan shows none
+        from ckpttool.core.commands import progress  # a scan shows no progress
         from ckpttool.core.verbs import verifying
 
         address = self.address
@@ -265,7 +265,7 @@ class EngineOptions:
 
 
 class _Ours:
-    """Stdout without Ray's messages about its nodes: from its threads, and at connect and disconnect."""
+    """Stdout without the messages about nodes that Ray's threads print, or Ray itself at connect and disconnect."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

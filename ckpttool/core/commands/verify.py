@@ -134,7 +134,7 @@ class CheckOptions:
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question
-        from ckpttool.core.verbs.verifying import bytes_to_read  # its help need not wait for it
+        from ckpttool.core.verbs.verifying import bytes_to_read  # its help must not wait for this import
 
         parts = max(1, -(-bytes_to_read(tree, question) // subset) if isinstance(subset, int) else ceil(1 / subset))
         number = part_of(int(time.time() // 86400), parts)
@@ -150,8 +150,8 @@ _DEAR_BYTES = 1 << 40
 def part_of(day: int, parts: int) -> int:
     """Return the subset of a day, from 1, so that all subsets are used, for any number of days between two runs.
 
-    The remainder of the day number would always give the same of 7 parts to a run on every 7th day. The digit sum in
-    base `parts` does not: along every arithmetic progression it has all remainders equally often (Gelfond, 1968), and
+    The remainder of the day number would always select the same one of 7 parts for a weekly run. The digit sum in
+    base `parts` does not: along every arithmetic progression, all remainders are equally frequent (Gelfond, 1968), and
     on `parts` consecutive days from a multiple of `parts`, each remainder once.
     """
     total = 0
@@ -220,7 +220,7 @@ def verify(
 def _scanned_tree(tree: TreeQuestion, path: str | None, *, quiet: bool, verbose: bool) -> Tree:
     question = from_here(tree, sizes=True, path=path)
     from ckpttool.core.verbs import scanning
-    from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
+    from ckpttool.core.verbs.scanning import with_note_of_others  # its help must not wait for this import
 
     scanned = with_note_of_others(scanning.scan(question), question)
     say_tree(scanned, quiet=quiet, verbose=verbose)
@@ -240,11 +240,11 @@ def _assert_watched(scanned: Tree, question: CheckQuestion, *, yes: bool) -> Non
     """Require a confirmation if the amount read from a store is large enough to cost money.
 
     Raises:
-        UsageError: There was no confirmation.
+        UsageError: The confirmation is missing.
     """
     if yes or is_local(scanned.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
         return
-    from ckpttool.core.verbs.verifying import bytes_to_read  # its help need not wait for it
+    from ckpttool.core.verbs.verifying import bytes_to_read  # its help must not wait for this import
 
     nbytes = bytes_to_read(scanned, question)
     if nbytes > _DEAR_BYTES:
@@ -262,7 +262,7 @@ def _verified(
     *,
     quiet: bool,
 ) -> Verification:
-    """Run the requested check, and measure the time."""
+    """Run the requested check and measure its duration."""
     from ckpttool.core.verbs import verifying
 
     question = check.today(parameters, scanned, quiet=quiet)
@@ -296,7 +296,7 @@ def _holds_numbers(source: ByteSource) -> bool:
 
 
 def _write_stats(path: str, answer: Verification) -> None:
-    """Write each tensor's numbers to a file.
+    """Write each tensor's statistics to a file.
 
     Raises:
         CkptToolError: It could not be written.

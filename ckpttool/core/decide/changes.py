@@ -26,7 +26,7 @@ def signs_of_writing(
         unfinished: Paths of files under a temporary name.
         written: Paths of files that saves write, with their mtimes in Unix seconds.
         now: Unix seconds.
-        grace: Seconds. A time so far in the future says nothing but that a clock was wrong.
+        grace: Seconds. A time that far in the future only shows that a clock was wrong.
     """
     for path in sorted(unfinished):
         yield unknown(

@@ -31,7 +31,7 @@ def believable(evidence: Evidence) -> Evidence:
     """Return the evidence unchanged if it is plausible.
 
     Raises:
-        UsageError: It claims more ranks than any training has.
+        UsageError: It claims more ranks than any training run has.
     """
     for world in evidence.worlds:
         if world.world_size > MAX_RANKS:
@@ -66,7 +66,7 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
 
 
 def no_objections(_: Checkpoint) -> Sequence[Finding]:
-    """Return no findings: the question has no next run."""
+    """Return no findings: the question is not about a next run."""
     return ()
 
 
@@ -89,7 +89,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
         names: The name of each save in that file; None if the record is inside the save.
         world_size: Number of ranks, if the user sets it.
         objections: The trainer's objections to a save at the sizes of the next run.
-        under_way: Findings that a change of the tree is running or was interrupted.
+        under_way: Findings about a change of the tree that is running or was interrupted.
     """
     inventory = attach_health(compare(inventory, expected), book, names)
     context = Context(inventory, expected, world_size, objections, under_way)
@@ -99,7 +99,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
 
 
 class Context(NamedTuple):
-    """A listed tree, for rules about it."""
+    """A listed tree, as its rules see it."""
 
     inventory: Inventory
     """The inventory, with the missing files and the recorded health of each save."""
@@ -128,7 +128,7 @@ def _under_way(context: Context) -> Iterable[Finding]:
 
 
 OF_TREE: tuple[Callable[[Context], Iterable[Finding]], ...] = (_listed, _no_effect, _under_way)
-"""Each rule adds its own findings, once; none removes those of another."""
+"""Each rule adds its findings once and does not remove those of other rules."""
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:
@@ -174,7 +174,7 @@ def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _names_any(files: ExpectedFiles | None) -> bool:
-    """Return whether any file is required; without a required file, an empty folder would be complete."""
+    """Return whether any file is required; otherwise an empty folder would be complete."""
     match files:
         case FilesByPath():
             return bool(files.paths)
@@ -233,7 +233,7 @@ def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
 
 
 def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
-    """Report in one finding the missing files beyond those that are named."""
+    """Report the missing files beyond those named, in one finding."""
     if not ranks:
         return []
     message = f"{len(ranks)} more shards are missing, of ranks {ranks[0]} to {ranks[-1]}"
@@ -241,7 +241,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
 
 
 def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report empty shards, if the listing has sizes: the most common trace of a power failure."""
+    """Report empty shards, the most common trace of a power failure, if the listing has sizes."""
     return [
         helped(
             damage(
@@ -257,7 +257,7 @@ def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    """Shards that are shorter than comparable shards, according to the sizes in the listing."""
+    """Report shards that are shorter than comparable shards, according to the sizes in the listing."""
     return cut_short(
         checkpoint.shards, {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
     )
@@ -278,4 +278,4 @@ Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
 
 OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _uncertain, _missing, _noted)
 OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _cut_short)
-"""Each rule adds its own findings, once; none removes those of another."""
+"""Each rule adds its findings once and does not remove those of other rules."""

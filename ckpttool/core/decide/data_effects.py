@@ -1,4 +1,4 @@
-"""Position of the samples if the trainer continues on its own: whole numbers, from facts that the trainer states."""
+"""Data position if the trainer continues without a setting: whole numbers, from facts that the trainer states."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
 
 def batches_read(step: int, read: Consumed) -> int | None:
-    """Return how many batches of the new size the samples make; None if that number has no meaning.
+    """Return how many batches of the new size the samples fill; None if that number would be meaningless.
 
     If the size changed during the run, for example by a schedule, the steps did not all use batches of one size.
 
@@ -99,10 +99,10 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
     """Return the sample that a run reads next after a number of steps, counted from the beginning over all epochs.
 
     Args:
-        step: Steps done, or taken for done.
-        batch: Samples a step over all ranks.
-        epoch_steps: Steps an epoch; None: the data have no end.
-        epoch_samples: Samples an epoch; the last step of one may have fewer than a batch.
+        step: Steps done, or treated as done.
+        batch: Samples per step over all ranks.
+        epoch_steps: Steps per epoch; None: the data are endless.
+        epoch_samples: Samples per epoch; its last step may have fewer than a full batch.
 
     Raises:
         ValueError: A size is below 1, or the step is negative.
@@ -125,7 +125,7 @@ def by_step(
     Args:
         step: Steps done when it was saved; the new run skips the same number of its steps.
         read: The samples read, according to the save.
-        epoch_steps: Steps per epoch at the old size; None: the data have no end, or the number is unknown.
+        epoch_steps: Steps per epoch at the old size; None: the data are endless, or the number is unknown.
         epoch_samples: Samples per epoch; None: computed from its steps, as if the last batch was full.
         why: How the trainer does it, in one sentence.
     """
@@ -154,7 +154,7 @@ def by_step(
 
 
 def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn:
-    """Read the epoch from its beginning while the counters continue: it never reaches as many samples as it repeats.
+    """Read the epoch from its beginning while the counters continue: as many samples as it repeats are never reached.
 
     Args:
         read: The samples read, according to the save.
@@ -174,7 +174,7 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
 
 
 def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) -> tuple[Finding, ...]:
-    """Report as findings the effects that a reader of the plan must not miss.
+    """Report the effects that a reader of the plan must not miss as findings.
 
     Args:
         position: Where the data continue.
@@ -207,13 +207,13 @@ def _samples(number: int | None) -> str:
 def against_size(
     checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
 ) -> list[Finding]:
-    """Report sizes that differ from those of the save: a suspicion if the trainer cannot load it so, else a note.
+    """Report sizes that differ from those of the save: a suspicion if the trainer cannot load it, else a note.
 
     Args:
         checkpoint: The save.
         requested: The sizes of the resumed run, from the user or the config.
         saved: The sizes of the save.
-        refuses: Why it cannot be loaded on others, in words that finish "…, and "; None if it can.
+        refuses: Why the save cannot be loaded at other sizes, in words that complete "…, and "; None if it can.
     """
     differing = requested.differing(saved)
     if not differing:

@@ -107,7 +107,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
     Raises:
         UsageError: As `plan_data`.
     """
-    from ckpttool.core.decide.lineage import Lineage  # arithmetic alone needs no tree
+    from ckpttool.core.decide.lineage import Lineage  # pure arithmetic needs no tree
 
     point, advice = plan.point, plan.advice
     recorded = point.checkpoint.scalars.global_batch_size
@@ -119,7 +119,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
-    """Skip further than the checkpoint's position: the batches in between are left out on purpose."""
+    """Skip beyond the checkpoint's position: the batches in between are omitted on purpose."""
     size = further.global_batch_size
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
@@ -142,7 +142,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
 
     Args:
         step: True global step of the checkpoint.
-        recorded_global_batch: Samples a batch as the checkpoint's shards have it.
+        recorded_global_batch: Samples per batch, according to the checkpoint's shards.
         question: The user's settings.
     """
     old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
@@ -151,7 +151,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
 
 
 def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
-    """Count in batches only: their size is unknown, and no change of it is known."""
+    """Count in batches only, because their size is unknown and not known to change."""
     if question.segments:
         raise UsageError("--segment needs the new global batch size: pass --gbs")
     since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))

@@ -1,4 +1,4 @@
-"""Effect of a drifted replica on the checkpoints before and after the one in which it was found."""
+"""Effect of a drifted replica on the checkpoints before and after the one that revealed it."""
 
 from __future__ import annotations
 

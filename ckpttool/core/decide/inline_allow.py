@@ -15,7 +15,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s
 """Text after the codes, separated by a space, may give the reason."""
 
 _OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
-"""Codes that only the check of a start finds, so that a comment about them is valid without one."""
+"""Codes that only the check of a start reports; a comment about them is valid even without a finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class _Word(NamedTuple):
 
 
 def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
-    """Separate the findings about a config that its comments allow.
+    """Separate the findings that a config's comments allow.
 
     Args:
-        findings: About this config, in any order.
+        findings: Findings about this config, in any order.
         text: The complete file.
         path: The path from the user.
     """

@@ -1,4 +1,4 @@
-"""Lineage of a tree's trainings: the saves on it, and those abandoned or repeated."""
+"""Lineage of a tree's training runs: the saves on it, and those abandoned or repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CLEARLY_NS = 10 * 10**9
-"""Between two writes of one copy there is less, as there may be between clocks; between two saves there is more."""
+"""Longer than between two writes of one copy, or the difference between clocks; shorter than between two saves."""
 
 
 class Lineage:
@@ -54,7 +54,7 @@ class Lineage:
         return self._branch(why, checkpoint, self.progress.of(checkpoint) or 0)
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
-        """Sort repeated checkpoints last: they are chosen only if none on the last lineage is good."""
+        """Sort repeated checkpoints last: they are chosen only if the last lineage has no good checkpoint."""
         return sorted(newest_first, key=lambda checkpoint: self._run_again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
@@ -115,7 +115,7 @@ class Lineage:
         }
         steps = [save.step for save in saves if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
-        from ckpttool.core.domain.data_position import PastSizes  # a scan does not need it
+        from ckpttool.core.domain.data_position import PastSizes  # a scan does not need the batch sizes
 
         return PastSizes(
             batch_sizes=tuple(sorted(sizes)),
@@ -179,7 +179,7 @@ class TrackedLineage:
     A tracker is the record in the root that is written at the end of every save. A checkpoint beyond it was saved
     before the training went back, or by a save that was interrupted before this last write. Times decide: the first
     kind is older than the tracker, the second kind newer. If times do not decide, for example in a copy, the number of
-    such checkpoints does: a training that only went forward has at most one.
+    such checkpoints does: a training run that never went back has at most one.
     """
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:
@@ -187,7 +187,7 @@ class TrackedLineage:
 
         Args:
             inventory: With the times of the tracker and of saves with other numbers, if the disk shows them.
-            progress: Of the same tree.
+            progress: The progress of the same tree.
         """
         tracked = inventory.tracked
         self._said = None if tracked is None else _reported_progress(tracked, inventory, progress)
@@ -201,7 +201,7 @@ class TrackedLineage:
             if checkpoint.prefix == prefix
         }
         torn = {checkpoint.name for checkpoint in inventory.checkpoints if _is_torn(checkpoint)}
-        least = place + (tracked.name in torn)  # of two that are as far a torn one replaces none
+        least = place + (tracked.name in torn)  # if two are at the same step, a torn one does not replace the other
         beyond = [
             checkpoint
             for checkpoint in inventory.checkpoints
@@ -210,7 +210,7 @@ class TrackedLineage:
         self._told = progress.position_text(place, prefix)
         self._when = {checkpoint.name: _when(checkpoint, tracked.written_ns) for checkpoint in beyond}
         for name, when in self._when.items():
-            if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
+            if places[name] == place and when is _When.UNKNOWN:  # of two at the same step, the tracker names the last
                 self._when[name] = _When.BEFORE
         complete = [
             checkpoint
@@ -220,7 +220,7 @@ class TrackedLineage:
         self._are_several = len(complete) > 1
 
     def abandoned_because(self, checkpoint: Checkpoint) -> str | None:
-        """Return why the training abandoned a checkpoint; None if it did not, or if unknown."""
+        """Return why the training abandoned a checkpoint; None if it did not, or if this is unknown."""
         when = self._when.get(checkpoint.name, _When.AFTER)
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
@@ -250,7 +250,7 @@ class TrackedLineage:
 
 
 def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
-    """Return the training that the tracker belongs to, and its reported progress; None if that is unknown."""
+    """Return the training run that the tracker belongs to, and its reported progress; None if that is unknown."""
     if not inventory.checkpoints:
         return None
     named = inventory.named(tracked.name)

@@ -13,7 +13,7 @@ _V = TypeVar("_V", bound="View")
 
 
 class View:
-    """A config with lookup by dotted keys: `section.key`, `list.1.key`."""
+    """A config that can be searched by dotted keys: `section.key`, `list.1.key`."""
 
     def __init__(self, settings: Settings) -> None:
         """Index a config once for all rules."""
@@ -74,7 +74,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem that a rule found."""
+    """A problem that a rule reports."""
 
     severity: Severity
     key: str
@@ -97,7 +97,7 @@ class Rule(Generic[_V]):
     code: Row
     check: Callable[[_V], Iterator[Problem]]
     needs_all: bool = True
-    """Whether a missing setting may count as a mistake, so that the complete config must be known."""
+    """Whether a missing setting may count as a mistake, so that the rule needs the complete config."""
 
 
 def suspect(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
@@ -158,5 +158,5 @@ def safe_fixes(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]]) ->
 
 
 def as_the_file_has_them(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings about a config by line, code and words."""
+    """Sort findings about a config by line, code and text."""
     return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.code.value, finding.message)))

@@ -1,4 +1,4 @@
-"""Loss of a choice: the steps to redo, their duration, and whether that exceeds the limits."""
+"""Cost of a choice: the steps to redo, their duration, and whether these exceed the limits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Written = Callable[[Checkpoint], "tuple[int, int] | None"]
 """When the first and the last of a save's shards were written, in nanoseconds since 1970; None: unknown."""
 
 LEAST_SECONDS = 60.0
-"""Two saves are further apart. Files that are closer may be copies, whose times are those of the copying."""
+"""Two saves are further apart. Files that are closer may be copies, which have the times of the copying."""
 
 LEAST_GAP = 2
-"""As many times as long as a save takes to be written, nothing is written between two. A copy has no such pause."""
+"""The pause between two saves is at least this many times as long as writing a save. Copying makes no such pause."""
 
 _NS = 1e9
 
@@ -38,7 +38,7 @@ def lost_steps(checkpoint: Checkpoint, lineage: Lineage) -> tuple[int, int | Non
     size = progress.batch_size(checkpoint)
     if not progress.counts_samples(checkpoint.prefix):
         return ahead, None if size is None else ahead * size
-    if size is None:  # a trainer that counts samples need not record one
+    if size is None:  # a trainer that counts samples may not record a batch size
         steps = [save.step for save in on_lineage if save.step is not None]
         return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
     return -(-ahead // size), ahead

@@ -10,14 +10,14 @@ from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.errors import UsageError
 
 LATEST = "latest"
-"""As a name: the same as to give none."""
+"""As a name: the same as giving no name."""
 
 _NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
-"""A save that is called by its step: `iteration_00000030`, `step-30`."""
+"""A save that is named by its step: `iteration_00000030`, `step-30`."""
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
-    """Find the checkpoints with a name; several only if trainings share a folder.
+    """Find the checkpoints with a name; several only if training runs share a folder.
 
     Args:
         checkpoints: The checkpoints; the result keeps their order.
@@ -29,7 +29,7 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     # An exact match comes first: a file's name may be another file's name without its extension.
     by_name = [checkpoint for checkpoint in every if checkpoint.name == last_part]
     by_alias = (checkpoint for checkpoint in every if last_part in checkpoint.aliases)
-    # Files of all saves may have the same name: then the folder selects the save.
+    # The files of all saves may have the same name; then the folder selects the save.
     by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
     by_file = (checkpoint for checkpoint in every if last_part in _files(checkpoint))
     matches = by_name or list(by_alias) or list(by_folder) or list(by_file)

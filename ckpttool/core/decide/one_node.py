@@ -1,4 +1,4 @@
-"""Whether all of the training is visible here, or only the local disk of one of several machines."""
+"""Whether the files of all ranks are visible here, or only the local disk of one of several machines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from ckpttool.core.domain.units import Rank
 def judge_one_node(
     decision: ResumePlan | NoResumePoint, inventory: Inventory, around: Surroundings
 ) -> ResumePlan | NoResumePoint:
-    """Add to a decision that it rests on one of several machines, if that is possible.
+    """Add to a decision that it may rest on only one of several machines.
 
     Args:
         decision: The choice from the files visible here.
         inventory: These files.
-        around: The evidence for others.
+        around: The evidence for other
+        machines.
     """
     if isinstance(decision, NoResumePoint):
         # If all ranks write to one folder, only a launcher shows that a disk is one of several.
@@ -57,7 +58,7 @@ def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding |
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None
     if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
-        return None  # its own record names every file, wherever it was written, and all are here
+        return None  # its own record names the files of all machines, and all of them are here
     seen_ranks = checkpoint.ranks
     if len(seen_ranks) in around.declared or any(
         job.counts_ranks and job.ranks == len(seen_ranks) for job in around.jobs
@@ -84,7 +85,7 @@ def _together(around: Surroundings) -> str:
 def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:
     """Report missing files of ranks without files here as unknown, if another machine may have them.
 
-    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    Otherwise a script would conclude that there is nothing to resume from, and start from step 0.
     """
     seen_ranks = _seen_ranks(inventory)
     job = _job_beyond(around, len(seen_ranks))
@@ -95,7 +96,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
         if (_is_one_nodes(seen_ranks, world) if seen_ranks and world is not None else job is not None)
     }
     if job is None and (not elsewhere or len(seen_ranks) == 1 or around.mount.reach is not Reach.LOCAL):
-        return decision  # a single rank may also remain of a tree that lost the others
+        return decision  # a single rank may also be the rest of a tree that lost the others
     if not elsewhere and inventory.checkpoints:
         return decision
     known_worlds = [world for world in elsewhere if world is not None]
@@ -141,10 +142,10 @@ def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
 
 
 def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
-    """Return whether a file is missing of a rank without files here, or of an unknown rank."""
+    """Return whether a missing file belongs to a rank without files here, or to an unknown rank."""
     if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
         return not reason.ranks or not set(reason.ranks).issubset(ranks)
-    return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
+    return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record covers only one rank
 
 
 def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:

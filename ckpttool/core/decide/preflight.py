@@ -124,7 +124,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     for finding in decision.findings:
         if finding.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {summary_of([finding], view=view)}", finding.remedy or remedy
-    # The config's request is the cause if the tree has another number of ranks, whatever else is damaged.
+    # If the tree has another number of ranks, the config's request is the cause, whatever else is damaged.
     for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
             message, remedy = f"{message}: {why.message}", why.remedy or remedy
@@ -132,7 +132,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Return all reasons against the newest checkpoint, the one to repair, and the worst reason against each other one.
+    """Return all reasons against the newest checkpoint and the one to repair, and the worst against each other one.
 
     An abandoned checkpoint is only a note if another finding says that it may not be abandoned.
     """

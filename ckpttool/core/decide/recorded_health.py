@@ -20,7 +20,7 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
     the worst record counts.
 
     Args:
-        inventory: Of the tree.
+        inventory: The tree's inventory.
         book: The trainer's health file.
         names: The name of each checkpoint in that file, in the order of the checkpoints; None if the record is inside
             the checkpoint: then the health that `scan` read remains.
@@ -56,7 +56,7 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
     """Return the findings against a checkpoint; for an intact drifted replica, only its health.
 
     Args:
-        findings: Of the checkpoint, or of its shards.
+        findings: Findings about the checkpoint or its shards.
         ignore: Whether to ignore the health.
     """
     return [finding for finding in blocking(findings) if not ignore or finding.code.taken_with != "--ignore-health"]
@@ -67,8 +67,8 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
 
     Args:
         checkpoint: With its recorded health.
-        require: Unknown is not good enough.
-        ignore: Nothing is bad enough.
+        require: Whether unknown health also forbids it.
+        ignore: Whether to ignore the health.
     """
     if ignore:
         return None

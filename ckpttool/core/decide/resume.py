@@ -36,7 +36,7 @@ Pick: TypeAlias = "Callable[[Inventory], ResumePoint | NoResumePoint]"
 
 
 def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
-    """Add to each refused checkpoint why it cannot be loaded, according to its layout.
+    """Add to each refused checkpoint the reason why it cannot be loaded, according to its layout.
 
     Args:
         inventory: The tree.
@@ -58,7 +58,7 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
 
     Args:
         inventory: The tree.
-        objections: Of one checkpoint.
+        objections: Returns the objections to one checkpoint.
     """
     pairs = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
     if not any(reasons for _, reasons in pairs):
@@ -167,7 +167,7 @@ def _only_left(
     question: ResumeQuestion,
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> Iterator[Finding]:
-    """Report a checkpoint whose only problem is that the training abandoned it, which may be wrong.
+    """Report a checkpoint whose only problem is that the training seems to have abandoned it.
 
     Only headers are opened for this; the full content of a checkpoint that is not chosen is not read.
     """
@@ -186,7 +186,7 @@ def _only_left(
             message = (
                 f"the tracker names {inventory.tracked.name}, {which}; {save.name} is rejected for no other reason"
             )
-            from shlex import quote  # most trees need none
+            from shlex import quote  # most trees need no check
 
             repair = f"ckpttool repair pointer {quote(inventory.root)} --checkpoint {save.name} --apply"
             remedy += f"; {repair} points the tracker at it"
@@ -277,7 +277,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return new findings; one that was reported before is not repeated, even with another remedy."""
+    """Return new findings; a finding reported before is not repeated, even with another remedy."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 
@@ -286,7 +286,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
     reasons = against(verdict.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
         reasons = [reason for reason in _without_suspicions(reasons, checkpoint) if not reason.is_tie]
-    if not reasons and checkpoint.step is None:  # if shards are damaged, that is the reason for the unknown step
+    if not reasons and checkpoint.step is None:  # if shards are damaged, the damage is the reason for the unknown step
         reasons.append(step_unknown(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
         reasons.append(_needs_renames(checkpoint))
@@ -368,7 +368,7 @@ def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[st
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
-    """Return the prefixes that may be a training; a file on a few ranks is not."""
+    """Return the prefixes that may belong to a training run; a file on only a few ranks does not."""
     return sorted({candidate.prefix for candidate in candidates if _may_be_a_training(candidate)})
 
 
@@ -389,7 +389,7 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
 
 
 _NO_PREFIX = "''"
-"""As a shell takes it."""
+"""The name as a shell accepts it."""
 
 
 def _may_be_a_training(checkpoint: Checkpoint) -> bool:
@@ -401,7 +401,7 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 
 
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
-    """Name which prefixes were not taken for a training."""
+    """Name the prefixes that were not treated as training runs."""
     trainings = _trainings(candidates)
     strays = {
         candidate.prefix: candidate
@@ -444,7 +444,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
 
 
 def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
-    """Name the only ranks that prevent the newest checkpoint, if other ranks are intact.
+    """Name the only ranks that prevent the newest checkpoint, if the other ranks are intact.
 
     Args:
         rejected: All rejected checkpoints, newest first, with every finding against them.
@@ -478,11 +478,11 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
 
 
 def _at_fault(rejection: Rejection) -> frozenset[Rank]:
-    """Return the ranks whose shards are the only problem; none if there is another problem, or if all are affected."""
+    """Return the ranks whose shards are the only problem; empty if there are others, or if all ranks are affected."""
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()
-    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be intact: it is unknown
+    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be intact: their state is unknown
         return frozenset()
     ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
     return ranks if len(ranks) < world else frozenset()
@@ -497,7 +497,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
     """Report that files of some ranks are as old as another run's save of the same name on the other ranks.
 
     Args:
-        checkpoint: The one in doubt.
+        checkpoint: The suspected checkpoint.
         inventory: Its tree, with times if names are ambiguous.
     """
     if checkpoint.renames and (shards := _distant_shards(checkpoint)) is not None:
@@ -555,12 +555,12 @@ def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
 
 
 def _as_old_as(peer: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
-    """Find the files of ranks that miss some of these saves, and that were written with the files of the other save.
+    """Find files of ranks that lack some of these saves, if the files were written at the time of the other save.
 
-    A rank that counts one run less has each of them under the name of the run before; so it misses the last one.
+    A rank that counts one run fewer names each of these saves after the previous run, so it lacks the last one.
     """
     own_times, later = _times(checkpoint, sure), _times(peer, sure)
-    if not own_times or not later or min(later) - max(own_times) < CLEARLY_NS:  # times do not tell the two saves apart
+    if not own_times or not later or min(later) - max(own_times) < CLEARLY_NS:  # times do not distinguish the two saves
         return
     middle = (max(own_times) + min(later)) // 2
     for shard in checkpoint.shards:

@@ -11,16 +11,17 @@ from ckpttool.core.domain.manifest import MOST_TENSORS_BYTES, Manifest, ShardSea
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.verdict import ShardReport, Verdict
 
-_SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
+_SHOWN_CHUNKS = 8  # maximum number of values in a message; a replaced file differs in all of them
 
 
 def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
     """Record the checks of an intact checkpoint as a manifest.
 
     Args:
-        layout: Of its tree.
-        checkpoint: With the world size as far as it is known.
-        verdict: On all its shards, every byte read, with digests.
+        layout: The layout of its tree.
+        checkpoint: With its world size, if known.
+        verdict: The verdict on all its
+        shards, with every byte read, and with digests.
         at: UTC, `2025-01-31T23:59:59Z`.
         by: Version of ckpttool.
 
@@ -120,7 +121,7 @@ def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:
 
 
 def _changed(old: Manifest, new: Manifest) -> Manifest:
-    """Return the old one if only the time and the version of ckpttool differ: to seal twice changes nothing."""
+    """Return the old manifest if only the time and ckpttool's version differ: sealing twice changes nothing."""
     return old if replace(new, sealed_at=old.sealed_at, sealed_by=old.sealed_by) == old else new
 
 

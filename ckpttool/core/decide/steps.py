@@ -49,7 +49,7 @@ NAME_REMEDY = "save the step in it (an integer called step), or name all checkpo
 
 
 def read_name(name: str) -> NamedStep:
-    """Parse the folder name that a person or a script chose; the number is None if it is not a step.
+    """Parse a folder name that a person or a script chose; the number is None if it is not a step.
 
     Args:
         name: The folder's name.
@@ -69,7 +69,7 @@ def settle(inventory: Inventory) -> Inventory:
     """Determine the step of each checkpoint of a tree, and report contradictions.
 
     Args:
-        inventory: As scanned: with the steps that lie inside, or that the trainer itself put into the names.
+        inventory: As scanned, with the steps inside the checkpoints, or in names that the trainer chose.
     """
     saves = inventory.checkpoints
     steps = _steps_of_free_names(saves)
@@ -103,10 +103,10 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Return the findings that stop commands from deleting or writing a checkpoint: its step is not certain.
 
     Args:
-        checkpoint: Of a tree that was settled.
+        checkpoint: A checkpoint of a tree whose steps are determined.
     """
     findings = [finding for finding in checkpoint.findings if finding.code in _LAW]
-    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a foreign file, may have no step
+    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights and foreign files may have no step
         findings.append(step_unknown(checkpoint))
     return blocking(
         replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
@@ -127,7 +127,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
     """Return why a save may have a name chosen by a person, so that its step alone does not decide.
 
     Args:
-        saves: Of one training, of a tree that was settled.
+        saves: The saves of one training run, of a tree whose steps are determined.
     """
     numbered = [save for save in saves if save.named is not None and save.named.number is not None]
     stems = Counter(save.named.stem for save in numbered if save.named is not None).most_common(2)
@@ -154,7 +154,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
     """Return whether its number does not show the progress of the training: a copy, another run's, or just a name.
 
     Args:
-        checkpoint: Of a tree that was settled.
+        checkpoint: A checkpoint of a tree whose steps are determined.
     """
     codes = {finding.code for finding in checkpoint.findings}
     is_mere_name = checkpoint.step_source is StepSource.NAME and Code.STEP_DISAGREES in codes
@@ -165,7 +165,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
     """Return whether a skipped checkpoint may be further than all others, so that the newest is unknown.
 
     Args:
-        checkpoint: Of a tree that was settled.
+        checkpoint: A checkpoint of a tree whose steps are determined.
         findings: The findings against it.
         is_tracked: Whether a record of the trainer names the last one.
     """
@@ -180,8 +180,8 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
     """Return whether only the name shows that a checkpoint is further than the chosen one: a copy, or a mixture.
 
     Args:
-        checkpoint: Of a tree that was settled.
-        chosen: Of the same tree.
+        checkpoint: A checkpoint of a tree whose steps are determined.
+        chosen: The chosen checkpoint of the same tree.
     """
     mine, theirs = (re.fullmatch(_ENDS_IN_NUMBER, save.name) for save in (checkpoint, chosen))
     if mine is None or theirs is None or mine[1] != theirs[1] or int(mine[2]) <= int(theirs[2]):
@@ -193,7 +193,7 @@ def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
     """Return the checkpoint that `latest` selects: not a copy, and not a folder without a step, if there is another.
 
     Args:
-        newest_first: All of a tree that was settled.
+        newest_first: All checkpoints of a tree whose steps are determined.
     """
     candidates = [save for save in newest_first if not is_out_of_place(save) and not _is_anything(save)]
     return (candidates or newest_first)[:1]
@@ -211,7 +211,7 @@ def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 
 def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Step | None]:
-    """Return the steps that names contain, and None for recorded counters that are not steps, by checkpoint."""
+    """Return the steps that names contain, by checkpoint; None for recorded counters that are not steps."""
     free = [save for save in saves if save.named is not None and save.named.is_free]
     steps: dict[CheckpointKey, Step | None] = {save.key: None for save in _without_evidence(free)}
     stems = _believed_stems([save for save in free if save.key not in steps], len(steps))
@@ -377,7 +377,7 @@ def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
 def _out_of_order(
     saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
 ) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find checkpoints that were committed before a checkpoint of a lower step: from an earlier run, or copied."""
+    """Find checkpoints that were committed before a checkpoint of a lower step: left from an earlier run, or copied."""
     by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
     for save in saves:
         if save.committed_ns is not None and save.step is not None and save.key not in copies:

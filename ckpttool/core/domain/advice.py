@@ -8,7 +8,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 MANY_ALARMS = 0.01
-"""Share of steps over a threshold at which it separates nothing any more."""
+"""Share of steps over a threshold at which it no longer separates anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Threshold:
     """A threshold that fits a run, with its evidence."""
 
     quantity: str
-    """The setting it is for."""
+    """The setting for which it is recommended."""
     value: float
     points: int
     """Values of the normal stretch."""
@@ -71,16 +71,16 @@ class Calibration:
     """Steps at the start that were left out."""
     global_norm: Threshold | Refusal
     count_threshold: int | None
-    """Steps in a row after which stopping is right; None if there is no threshold."""
+    """Consecutive steps after which stopping is right; None if there is no threshold."""
     longest_run: int
-    """Longest row of shown neighbouring steps at or above the threshold that ended on its own."""
+    """Longest sequence of consecutive logged steps at or above the threshold that ended without a stop."""
     embedding_local_norm: Threshold | Refusal
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSettings:
-    """Thresholds in the settings of one trainer."""
+    """The thresholds as settings of one trainer."""
 
     text: str
     """To merge into its config; empty if no threshold is recommended."""
@@ -93,7 +93,7 @@ class LossAfter:
     """Whether the loss recovered after the norm's spike."""
 
     is_back: bool | None
-    """None: too few losses are shown."""
+    """None: the log has too few losses."""
     clause: str
 
 
@@ -110,16 +110,16 @@ class Spike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersDetour:
-    """A detour in the settings of one trainer."""
+    """A detour as settings of one trainer."""
 
     trainer: str
-    """Its name in JSON."""
+    """The trainer's name in JSON."""
     title: str
-    """Its name for people."""
+    """The trainer's name for people."""
     config: tuple[tuple[str, int | bool], ...] = ()
-    """Settings of its config."""
+    """Settings for its config."""
     argument: str | None = None
-    """Arguments of its command, for a shell; None if it has a config, or there is nothing to skip."""
+    """Arguments for its command, for a shell; None if it has a config, or there is nothing to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,7 @@ class DataDetour:
     skip_batches: int
     first_skipped: Step
     last_skipped: Step
-    """Counted from 1, as steps are: this many batches from the start of the data are not trained, or not trained
-    again."""
+    """Counted from 1, like steps: the last batch of the data that is not trained, or not trained again."""
     samples_before: int | None
     """Samples consumed at the checkpoint; None if the log does not show them."""
     samples_after: int | None
@@ -160,9 +159,9 @@ class SpikeAdvice:
     detour: DataDetour | None
     """None if no good checkpoint is far enough before the onset."""
     rewind_cost: int | None
-    """Steps to be done again."""
+    """Steps to redo."""
     wait_cost: int | None
-    """Steps from the onset until it was well again; None if it is not yet."""
+    """Steps from the onset to the recovery; None if it has not recovered yet."""
     notes: tuple[str, ...]
 
     @property
@@ -179,10 +178,10 @@ class StopAdvice:
     detour: DataDetour | None
     """None if there is no good checkpoint at or before the stop."""
     good_batches_lost: int
-    """Batches between the checkpoint and the first bad one that are skipped too."""
+    """Batches between the checkpoint and the first bad one that are also skipped."""
     notes: tuple[str, ...]
 
     @property
     def followed(self) -> bool:
-        """Whether the detour is recommended: after a stop there is no other way."""
+        """Whether the detour is recommended: after a stop, this is the only option."""
         return self.detour is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-TYPE_CHECKING = False  # `typing` would take a third of the time of `import ckpttool`
+TYPE_CHECKING = False  # importing `typing` would take a third of the time of `import ckpttool`
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ _IN_ONE_LINE = ("name", "step", "data_skip_steps")
 class Answered(ABC):
     """The answer of a command. Its JSON is a document with its own schema.
 
-    It is true if the command would exit with 0.
+    As a bool, it is true if the command would exit with 0.
     """
 
     __slots__ = ()

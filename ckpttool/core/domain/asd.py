@@ -15,7 +15,7 @@ class StrikeCount(str, Enum):
     WINDOW = "window"
     """Old values are dropped only while there are more than a strike needs."""
     STEPS = "steps"
-    """All values of one step count as one value."""
+    """All values of a step count as one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class AsdDialect:
     variable: str | None = None
     """The environment variable that its parser reads; None: it reads no variable."""
     is_strict: bool = False
-    """Its parser strips nothing, warns about nothing, and raises at a wrong flag."""
+    """Its parser does not strip or warn, and raises on an invalid flag."""
     sample_interval: int = 3
-    """Default sampling interval: one in this many parameters is checked."""
+    """Default sampling interval: one of this many parameters is checked."""
     checksum_minutes: int | None = None
     """How long a checksum runs; None: as long as the cooldown."""
     pauses_from_stop: bool = False
@@ -55,4 +55,4 @@ MINDSPORE = AsdDialect(
     blind_in_checksum=True,
 )
 DIALECTS = (TORCH_NPU, MINDSPORE)
-"""Those of the frameworks; a trainer may have one of its own."""
+"""The implementations of the frameworks; a trainer may define another."""

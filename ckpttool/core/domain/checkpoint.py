@@ -33,9 +33,9 @@ class CommitState(str, Enum):
     UNCOMMITTED = "uncommitted"
     """The trainer's record (metadata, tracker) is missing or does not cover it."""
     UNRECORDED = "unrecorded"
-    """The layout keeps no such record for each checkpoint."""
+    """The layout has no such record per checkpoint."""
     UNKNOWN = "unknown"
-    """It keeps one, but that does not show whether the checkpoint is finished."""
+    """The layout has such a record, but it does not show whether the checkpoint is finished."""
 
 
 class Content(str, Enum):
@@ -44,9 +44,9 @@ class Content(str, Enum):
     FULL = "full"
     """Weights, optimizer state and training position."""
     WEIGHTS_ONLY = "weights-only"
-    """By design: nothing is damaged, but the optimizer would be re-initialised."""
+    """Weights alone, by design: nothing is damaged, but the optimizer would be re-initialised."""
     UNKNOWN = "unknown"
-    """It is unknown whether there is more than weights: the user chose the contents."""
+    """Unknown whether there is more than weights, because the user chose the contents."""
 
 
 CheckpointKey: TypeAlias = tuple[str, str, FormatName]
@@ -60,9 +60,9 @@ class Topology:
     world_size: int | None = None
     """Ranks that must have separate files; None if unknown, or if `shared`."""
     shared: bool = False
-    """Whether all ranks load the same files: then there is no number to know."""
+    """Whether all ranks load the same files: then there is no number of ranks to determine."""
     confirmed: bool = True
-    """False if only the ranks' files show `world_size`: then missing files of the last rank are not noticed."""
+    """False if only the ranks' files show `world_size`, so that missing files of the last rank go unnoticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +70,13 @@ class NamedStep:
     """The step in a checkpoint's name."""
 
     stem: str
-    """The text before the number, which checkpoints of one training share."""
+    """The text before the number, which all checkpoints of a training run share."""
     number: Step | None
     """None if the name has no number that can be a step."""
     is_free: bool = False
     """Whether a person or a script chose the name; False: the trainer itself did."""
     is_sure: bool = True
-    """Whether the stem says that steps are counted."""
+    """Whether the stem shows that the number counts steps."""
     counts_saves: bool = False
     """Whether the trainer numbers its checkpoints, not the steps."""
 
@@ -100,13 +100,13 @@ class Checkpoint:
     aliases: tuple[str, ...] = ()
     """Other names of the same save in the tree: a link to it, a copy of it."""
     prefix: str = ""
-    """The start of its file names, if several trainings may share the folder: each has its own."""
+    """The start of its file names, if several training runs may share the folder, each with a different prefix."""
     run: int = 0
     """0 for the first run of the tree; a higher one was started later."""
     label: str | None = None
-    """The part of its name other than the run, which saves of several runs may share; None: names show no runs."""
+    """Its name without the run, which saves of several runs may share; None: names show no runs."""
     sort_key: tuple[int, ...] = ()
-    """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
+    """Orders the saves of one run as their names do. Only for comparison, except by the layout that made it."""
     facts: Facts = ()
     """Further facts for display, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if unknown."""
     claims: tuple[NameClaim, ...] = ()
@@ -119,9 +119,9 @@ class Checkpoint:
     """True global step; None if unknown."""
     step_source: StepSource
     named: NamedStep | None = None
-    """The step in its name; None in a layout whose names are compared with the content elsewhere."""
+    """The step in its name; None in a layout that compares names with the content elsewhere."""
     identity: str | None = None
-    """A value unique to each save: two checkpoints with the same one are copies. None if unknown."""
+    """A value unique to each save: two checkpoints with the same value are copies. None if unknown."""
     order: int | None = None
     """A value inside the checkpoint that grows from save to save: a time, batches read."""
     committed_ns: int | None = None
@@ -134,20 +134,20 @@ class Checkpoint:
     """`world_size` is set if the files contain it."""
     format: FormatName
     expected: tuple[str, ...] | None = None
-    """Paths that the trainer's own record says belong to it; None if there is no such record."""
+    """Paths of its files according to the trainer's own record; None if there is no such record."""
     digests: tuple[tuple[str, str], ...] = ()
     """SHA-256 of files by their paths, 64 hexadecimal digits each, as the trainer's own record has them; sorted."""
     commit: CommitState
-    """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
+    """Required of every layout: an unfinished save is never chosen, whatever its files look like."""
     content: Content
-    """Required of every layout: weights alone are never resumed from unless requested."""
+    """Required of every layout: a run never resumes from weights alone unless requested."""
     is_tracked: bool = False
-    """Whether a trainer's record names it: as the last save, from which a start without a named save continues, or as
-    the best."""
+    """Whether a trainer's record names it as the best save, or as the last, from which a start without a named save
+    continues."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     records_measured_health: bool = False
-    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
+    """Whether its writer records the health only if it was measured, whatever the number of pipeline stages."""
     renames: tuple[Rename, ...] = ()
     """The renames needed before the trainer can load it by one name."""
     findings: tuple[Finding, ...] = ()
@@ -155,7 +155,7 @@ class Checkpoint:
 
     @property
     def key(self) -> CheckpointKey:
-        """Key within the tree: two trainings, or two formats, may share a name."""
+        """Key within the tree, because two training runs or two formats may share a name."""
         return self.prefix, self.name, self.format
 
     @property
@@ -173,7 +173,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> ByteCount | None:
-        """Sum of the shards' sizes; None if the listing has no sizes."""
+        """Total size of the shards; None if the listing has no sizes."""
         total = 0
         for shard in self.shards:  # a report calls this for half a million shards
             if shard.stamp is None:
@@ -187,7 +187,7 @@ class Checkpoint:
         return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
-        """Return whether two runs gave their saves one label, at the same step if both steps are known."""
+        """Return whether saves of two runs have the same label, and the same step if both steps are known."""
         is_same = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
         return is_same and self.label is not None and self.run != other.run and same_step
@@ -219,18 +219,18 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsGiven:
-    """The parts that an answer rests on."""
+    """The parts of a recorded tree that an answer rests on."""
 
     given: int
     """Parts that were read."""
     of: int
-    """Parts of the same run that there are."""
+    """Total number of parts of the same run."""
     missing: tuple[int, ...]
     """Numbers, from 1, of the parts that are missing or unreadable."""
     stale: tuple[int, ...]
-    """Numbers of those taken before the last of the files was written."""
+    """Numbers of the parts that were recorded before the last file was written."""
     nodes: tuple[str, ...]
-    """Hosts that looked, sorted."""
+    """Hosts that recorded the parts, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ class Inventory:
     root: str
     """The folder with the checkpoints, as the user would write it."""
     layout: str
-    """The word by which `--layout` knows it."""
+    """The value of `--layout` for it."""
     checkpoints: tuple[Checkpoint, ...]
     runs: tuple[RunSummary, ...]
     findings: tuple[Finding, ...]
@@ -250,16 +250,16 @@ class Inventory:
     unlisted: tuple[str, ...] = ()
     """Folders that could not be listed, by path: their contents are unknown, not missing."""
     strays: tuple[str, ...] = ()
-    """Paths that are neither checkpoints nor known records, sorted."""
+    """Paths that are neither checkpoints nor known records; sorted."""
     mere_names: tuple[str, ...] = ()
-    """Those of them that have a shard's name and hold none: empty, zeroed, or of no known format."""
+    """The paths among them that have a shard's name but are not shards: empty, zeroed, or of unknown format."""
     tracked: Tracked | None = None
-    """None if there is no tracker, or it names nothing."""
+    """None if there is no tracker, or it names no checkpoint."""
     parts: PartsGiven | None = None
-    """The parts, if several machines recorded the tree; None if this one read it."""
+    """The parts, if several machines recorded the tree; None if this machine read it."""
 
     def path_of(self, inner: str) -> str:
-        """Return the path of a file or folder in it, as the user would write it.
+        """Return the path of a file or folder in the tree, as the user would write it.
 
         Args:
             inner: Its path relative to the root.
@@ -290,7 +290,7 @@ class Listing(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Only the damage that the listing shows: a missing rank, or a shard that is not a file."""
+        """Return the exit code for damage that the listing shows: a missing rank, or a shard that is not a file."""
         findings = (finding for checkpoint in self.inventory.checkpoints for finding in checkpoint.findings)
         return of_findings([*self.inventory.findings, *findings])
 
@@ -300,7 +300,7 @@ def shorter_shards(
 ) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
     """Yield shards that may be truncated: shorter than the same rank's in another save, unlike another rank's.
 
-    Sizes prove nothing; the result is for people to check. A difference below a thousandth is not reported: the content
+    Sizes prove nothing; the result is for people to check. A difference below 0.1 % is not reported, because content
     other than tensors may be shorter.
 
     Args:
@@ -312,7 +312,7 @@ def shorter_shards(
     sized = [(checkpoint, _sizes(checkpoint)) for checkpoint in checkpoints]
     for at, (checkpoint, sizes) in enumerate(sized):
         if blocking(checkpoint.findings):
-            continue  # its problem is already reported
+            continue  # this problem is already reported
         for neighbour, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
             if sizes is None or usual is None or usual.keys() != sizes.keys() or neighbour.prefix != checkpoint.prefix:
                 continue

@@ -41,7 +41,7 @@ class ElementStats:
         return None if self.least is None or self.greatest is None else max(abs(self.least), abs(self.greatest))
 
     def join(self, other: ElementStats) -> ElementStats:
-        """Return the numbers of the same tensor in two files."""
+        """Combine the statistics of the same tensor in two files."""
         ends = [end for end in (self.least, self.greatest, other.least, other.greatest) if end is not None]
         return ElementStats(
             elements=self.elements + other.elements,
@@ -69,7 +69,7 @@ class Opened:
     schema: str
     """Equal for two shards with the same tensors."""
     entries: tuple[TensorEntry, ...] = ()
-    """The place of the elements may be that of another file with the same tensors."""
+    """The offset of the elements may be that of another file with the same tensors."""
     stats: tuple[ElementStats | None, ...] = ()
     """One for each entry, if statistics were requested; None for non-numeric or unselected entries."""
     values: tuple[tuple[str, Value], ...] = ()
@@ -78,9 +78,9 @@ class Opened:
     """The writer, and the version of the format, if the bytes show them."""
     metadata: tuple[tuple[str, str], ...] = ()
     checksum: tuple[str, str] | None = None
-    """Which one the file carries, and its value; not compared with anything."""
+    """The kind and value of the file's own checksum; not compared with anything."""
     unread: int = 0
-    """Tensors of kinds that ckpttool does not follow."""
+    """Tensors of kinds that ckpttool does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,13 @@ class TensorRow:
     dtype: str
     """Name in safetensors; the type of most ranks."""
     shape: Shape
-    """The same."""
+    """Shape; that of most ranks."""
     nbytes: ByteCount
     """Bytes in one file."""
     ranks: tuple[Rank, ...]
-    """The ranks that have it, ascending; none if all ranks share the file."""
+    """The ranks that have it, ascending; empty if all ranks share the file."""
     files: int
-    """That hold it."""
+    """Number of files that contain it."""
     others: tuple[tuple[str, Shape, tuple[Rank, ...]], ...] = ()
     """Types and shapes under this name on ranks that differ from most."""
     stats: ElementStats | None = None
@@ -114,9 +114,9 @@ class ScalarRow:
 
     name: str
     value: Value
-    """That most files say."""
+    """The value in most files."""
     others: tuple[tuple[Value, tuple[Rank, ...]], ...] = ()
-    """The values on other ranks."""
+    """The different values on other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class FileRow:
     nbytes: ByteCount | None
     tensors: int
     unread: int
-    """Further tensors, of kinds that ckpttool does not read."""
+    """Tensors of kinds that ckpttool does not read."""
     checksum: tuple[str, str] | None
     seal: SealedDigest | None
 
@@ -152,11 +152,11 @@ class Contents(Answered):
     NOUN = "contents"
 
     inventory: Inventory
-    """The tree, or a substitute around a single file."""
+    """The tree, or a stand-in for it around a single file."""
     checkpoint: str
     step: Step | None
     file: str | None
-    """The requested file; None: the complete checkpoint."""
+    """The requested file; None: the whole checkpoint."""
     files: tuple[FileRow, ...]
     """Sorted by (rank, path)."""
     tensors: tuple[TensorRow, ...]
@@ -164,15 +164,15 @@ class Contents(Answered):
     left_out: int
     """Number of tensors that no pattern selected."""
     parameters: int
-    """Elements of these that are neither optimizer state nor scalars, each tensor once."""
+    """Elements of the selected tensors, without optimizer state and scalars, each tensor counted once."""
     scalars: tuple[ScalarRow, ...]
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Rows of a table that people are shown at most; None: all."""
+    """Maximum number of rows in a table for people; None: all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the shards' own findings: the same that `verify` has for their structure."""
+        """Exit code of the shards' findings: the same as that of `verify` for their structure."""
         return of_findings(self.findings)
 
 
@@ -185,7 +185,7 @@ def elements_in(shape: Sequence[int]) -> int:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a tensor is selected by its name or a shell pattern; without patterns all are."""
+    """Return whether a tensor is selected by its name or a shell pattern; without patterns, all are selected."""
     from fnmatch import fnmatchcase
 
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

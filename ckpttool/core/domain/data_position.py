@@ -24,7 +24,7 @@ class DataEffect(str, Enum):
     LOSES = "loses"
     REORDERS = "reorders"
     RESTARTS = "restarts"
-    """The data begin again."""
+    """The data start again from the beginning."""
     REFUSES = "refuses"
     """The trainer stops."""
     UNKNOWN = "unknown"
@@ -45,7 +45,7 @@ class SkipBatches:
     global_batch_size: int | None
     """New global batch size in samples; None if neither a shard nor the user gave it."""
     sink_size: int | None = None
-    """Batches per data sink, if the skip was rounded down to a multiple of it."""
+    """Batches per data sink, if the skip was rounded down to a multiple of this number."""
     lost_samples: int | None = 0
     """Samples skipped on purpose; None: some, but their number is unknown without a batch size."""
     begins_anew: bool = False
@@ -135,7 +135,7 @@ class BatchSegment:
     steps: int
     """Batches consumed in this stretch."""
     global_batch_size: int
-    """Samples a batch over all ranks."""
+    """Samples per batch over all ranks."""
 
 
 def segments(texts: Sequence[str]) -> tuple[BatchSegment, ...]:
@@ -190,7 +190,7 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """Samples a batch over all ranks; None: as before."""
+    """Samples per batch over all ranks; None: as before."""
     old_global_batch: Annotated[
         int | None,
         Option(
@@ -200,7 +200,7 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """For checkpoints that do not tell their own."""
+    """For checkpoints that do not record it."""
     sink_size: int | None = None
     """Batches per data sink in the resumed run; None: no data sinking, or unknown."""
     segments: Annotated[tuple[BatchSegment, ...], SEGMENT] = ()
@@ -220,15 +220,15 @@ class DataQuestion:
             also="dataset_changed_batch",
         ),
     ] = None
-    """The data set was replaced once before, when this many steps were done."""
+    """Steps done when the data set was replaced, if it was."""
     dataset_changed_batch: int | None = None
-    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
+    """Samples per batch of this step count; None: the same as for the checkpoint's own step."""
 
     def assert_consistent(self) -> None:
         """Reject options that contradict each other.
 
         Raises:
-            UsageError: Two do.
+            UsageError: Two options contradict each other.
         """
         if self.new_dataset and self.dataset_changed_at is not None:
             raise UsageError("--new-dataset and --dataset-changed-at cannot be used together")
@@ -239,7 +239,7 @@ class PastSizes:
     """The batch sizes recorded by the saves on the path to a checkpoint."""
 
     batch_sizes: tuple[int, ...] = ()
-    """Samples a batch that any of them records, ascending: at each change the step was counted again."""
+    """Samples per batch that any of them records, ascending; at each change the step was recomputed."""
     unrecorded_steps: int = 0
     """Highest step of those saves that record no batch size: the trainer continued from it without converting it."""
     why_unrecorded: str | None = None
@@ -256,17 +256,17 @@ class SkipAnswer(Answered):
     steps: Step
     """Batches consumed."""
     old_global_batch: int | None
-    """Samples per batch before; None if segments give it."""
+    """Samples per batch before the change; None if segments give it."""
     exact_sizes: tuple[int, ...]
     """Global batch sizes near the requested one at which no sample is repeated; empty if it is exact."""
     told: TrainersSkip | None
     """None if the trainer has no setting for it."""
     by_trainer: str | None = None
-    """How the trainer skips them without a setting, in words; None: it does not, or is unknown."""
+    """How the trainer skips them without a setting, in words; None: it does not, or this is unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: pure arithmetic."""
+        """Return 0: the answer is pure arithmetic."""
         return ExitCode.OK
 
     @property

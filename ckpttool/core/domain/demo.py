@@ -14,7 +14,7 @@ class Demo(Answered):
     NOUN = "demo"
 
     folder: str
-    """As the user gave it; the paths below are relative to it."""
+    """The folder, as the user gave it; the following paths are relative to it."""
     tree: str
     """The folder of the checkpoints."""
     config: str

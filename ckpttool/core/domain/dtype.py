@@ -39,13 +39,13 @@ class DType(Enum):
     C64 = "C64"
     C128 = "C128"
     STRING = "STRING"
-    """One text of any length in UTF-32; its shape is `()`, and only its spans tell how many bytes it has."""
+    """One text of any length in UTF-32; its shape is `()`, and only its spans show its size in bytes."""
     OPAQUE = "OPAQUE"
     """Bytes without elements, such as the state of a random generator; shape as for STRING."""
 
     @property
     def bits(self) -> int:
-        """Width of one element in bits: of one character of a STRING, of one byte of an OPAQUE."""
+        """Width of one element in bits: one character of a STRING, one byte of an OPAQUE."""
         return _BITS[self]
 
 

@@ -19,15 +19,15 @@ class WorldEvidence:
 
     world_size: int
     source: str
-    """Words that finish the sentence 'expected N ranks because …'."""
+    """Words that complete the sentence 'expected N ranks because …'."""
     declared: bool
     """True if the user or a config declares it, which is trusted; False for leftover files, which are only evidence."""
     confirms: bool = False
-    """Whether it only confirms: the start may have a different size from the save, so it only decides an uncertain case
-    of its own size. A config that lets the trainer re-slice is such evidence."""
+    """Whether it only confirms: the start may have a different size from the save, so this evidence decides only
+    uncertain cases with its size. A config that lets the trainer re-slice is such evidence."""
     at_least: bool = False
-    """Whether each of these ranks will also load a separate file: no file below this number may be missing, and more do
-    no harm. The devices of a data-parallel start are such evidence."""
+    """Whether each of these ranks will also load a separate file: no file below this number may be missing, and extra
+    files do no harm. The devices of a data-parallel start are such evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Evidence:
     """External evidence about a tree."""
 
     worlds: tuple[WorldEvidence, ...] = ()
-    """The user's word first."""
+    """The user's own number first."""
     weights_alone: bool = False
-    """Whether a config says that no optimizer state is saved: then none is lacking."""
+    """Whether a config says that no optimizer state is saved: then its absence is not a fault."""
 
 
 class RankFiles(str, Enum):
-    """The places of the ranks' files of one save in its layout."""
+    """Where a layout puts the ranks' files of a save."""
 
     TOGETHER = "together"
     """Folders that all ranks write to: an absent file is missing."""
@@ -59,20 +59,20 @@ class WorldSize:
 
     world: int
     why: str
-    """Words that finish the sentence 'expected N ranks because …'."""
+    """Words that complete the sentence 'expected N ranks because …'."""
     remedy: str
-    """The remedy for a missing one."""
+    """The remedy for a missing rank."""
     confirmed: bool = True
-    """False if only the ranks' files show it."""
+    """False if only the ranks' files show the number."""
 
     def missing(self, subject: str, code: Row, path: str, ranks: Sequence[int]) -> Finding:
         """Return the finding about missing files, with the reason why they were expected.
 
         Args:
-            subject: In a few words.
-            code: A rank's complete folder, or its file.
-            path: Of the file or the folder; of several, the save's name.
-            ranks: Whose they are.
+            subject: The missing files, in a few words.
+            code: The code for a rank's whole folder, or for its file.
+            path: The file or the folder; for several, the save's name.
+            ranks: The ranks of the missing files.
         """
         message = f"{subject} (expected {self.world} ranks because {self.why})"
         return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
@@ -84,7 +84,7 @@ class FilesByPath:
 
     paths: tuple[str, ...]
     ranks: Mapping[str, Rank]
-    """Whose each file is, as far as that is known."""
+    """The rank of each file, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class FilesByRank:
     size: WorldSize
     roles: tuple[ShardRole, ...]
     absent: Callable[[Rank, ShardRole], Finding]
-    """Makes the layout's finding that a rank's file is missing, or that it is unknown whether it is missing."""
+    """Creates the layout's finding that a rank's file is missing, or that it is unknown whether it is missing."""
 
 
 ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
@@ -105,13 +105,13 @@ class Expectation:
     """The expected files of one save."""
 
     files: ExpectedFiles | None
-    """None if unknown: then it is also unknown whether the save is intact."""
+    """None if unknown; it is then also unknown whether the save is intact."""
     topology: Topology
     """Required number of ranks, or the fact that all ranks share its files."""
     doubts: tuple[Finding, ...] = ()
     """Findings against this expectation itself; reported before missing files."""
     notes: tuple[Finding, ...] = ()
-    """Other findings of the comparison; reported after it."""
+    """Other findings; reported after missing files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Expected:
     checkpoints: tuple[Expectation, ...]
     """In the order of the inventory."""
     runs: tuple[RunSummary, ...]
-    """The inventory's, with the sizes that were settled on."""
+    """The checkpoints of the inventory, with the sizes as determined."""
     findings: tuple[Finding, ...] = ()
     """About the tree: a smaller number of ranks that was accepted as intended."""
 
@@ -130,8 +130,8 @@ def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple
     """Find files that are shorter than the save's own record requires; empty files have a finding of their own.
 
     Args:
-        shards: Of one save.
-        stamps: How large the files are, by path, as far as that is known.
+        shards: The shards of one save.
+        stamps: The stamps of the files, by path, if known.
     """
     return tuple(
         helped(

@@ -47,13 +47,13 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """The ranks of its files, ascending: `path` is the first one's. Empty without a rank, or if unknown."""
+    """The ranks of its files, ascending: `path` is the file of the first. Empty without a rank, or if unknown."""
     fact: str | None = None
-    """The beginning of `message`, if the rest is a consequence; None: there is no more. Not in JSON."""
+    """The beginning of `message`, if the rest is a consequence; None: the message has no such rest. Not in JSON."""
 
     @property
     def is_tie(self) -> bool:
-        """Whether one of two saves is wrong and it is unknown which: this one may be intact."""
+        """Whether one of two saves is wrong and it is unknown which, so that this one may be intact."""
         return self.code is Code.SCHEMA_DIFFERS and self.severity is Severity.UNKNOWN
 
 
@@ -63,7 +63,7 @@ def note(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
 
 
 def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return a suspicion: legal or damage, so that it does not count as good."""
+    """Return a suspicion: the fact may be legal or damage, so the checkpoint does not count as good."""
     return Finding(code=code, severity=Severity.SUSPECT, message=message, **extras)
 
 
@@ -112,7 +112,7 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
     Args:
         findings: Findings of one kind; at least one.
         world: Number of ranks, if known.
-        view: Whether to also group by machine, and to name every rank.
+        view: Whether to also group by machine, and whether to name every rank.
     """
     message = findings[0].message
     ranks = sorted({rank for finding in findings for rank in finding.ranks})
@@ -137,7 +137,7 @@ def worst(findings: Iterable[Finding]) -> Severity:
 
 
 def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings that prevent a checkpoint from counting as good: all but notes."""
+    """Return the findings that prevent a checkpoint from counting as good: all except notes."""
     return tuple(finding for finding in findings if finding.severity > Severity.NOTE)
 
 
@@ -178,14 +178,14 @@ OWN_FILE = "find the rank's own file on its disk, or resume from another checkpo
 
 
 def helped(finding: Finding) -> Finding:
-    """Return the finding with its default remedy, if it needs one and has none."""
+    """Return the finding, with its default remedy if it needs one and has none."""
     if finding.remedy is not None or finding.severity is Severity.NOTE:
         return finding
     return replace(finding, remedy=finding.code.remedy)
 
 
 FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
-"""Findings of an earlier read of the content, while the files are unchanged."""
+"""Findings from an earlier read of the content, valid while the files are unchanged."""
 
 
 _BY_SEVERITY = {
@@ -208,7 +208,7 @@ _WORST_FIRST = (
     ExitCode.INCOMPLETE,
     ExitCode.NOT_DURABLE,
 )
-"""Order for several trees."""
+"""The order of codes for several trees."""
 
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
@@ -222,7 +222,7 @@ def of_findings(findings: Iterable[Finding]) -> ExitCode:
 
 
 def of_trees(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the worst of the codes with which the answers about several trees would have ended."""
+    """Return the worst of the exit codes for the answers about several trees."""
     return _first_of(codes, _WORST_FIRST)
 
 

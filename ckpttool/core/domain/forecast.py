@@ -16,14 +16,14 @@ class CheckpointForecast:
 
     name: str
     asked: bool
-    """False: it would only be read to compare with another one."""
+    """False: it would only be read for comparison with another checkpoint."""
     shards: int
     tasks: int
     """Units of work that can run in parallel: a big shard has several."""
     nbytes: ByteCount
-    """About so many; of headers alone a guess."""
+    """Approximate; an estimate if only headers are read."""
     requests: int | None
-    """At least so many, of an object store; None on a disk."""
+    """Minimum number of requests to an object store; None on a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

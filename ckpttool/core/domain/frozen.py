@@ -28,7 +28,7 @@ else:
     from _thread import RLock  # `threading` takes a millisecond to import
     from functools import partial, total_ordering
 
-    _NOTING = RLock()  # a class may inherit its fields from another that has not noted them yet
+    _NOTING = RLock()  # a class may inherit its fields from a class whose fields are not recorded yet
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
         """Make a class of frozen values with slots and keyword arguments; other options are not supported."""
@@ -83,7 +83,7 @@ else:
             return cls.__dataclass_fields__
 
     class _Init:
-        """`__init__` while few values are made: a command makes half of its classes' values once, or never."""
+        """`__init__` while few values are made: for half of its classes, a command makes one value or none."""
 
         def __set_name__(self, cls: type, _name: str) -> None:
             self._cls = cls
@@ -110,15 +110,15 @@ else:
                     pass
                 else:
                     return
-            self._compiled(value)(**given)  # reports the missing or unexpected one
+            self._compiled(value)(**given)  # reports the missing or unexpected argument
 
     _FEW = 16
-    """Values for which it does not pay to compile: that takes as long as making some fifty the slow way."""
+    """Number of values below which compiling does not pay: it takes as long as making about fifty the slow way."""
 
     def _init_of(cls: type) -> Callable[..., None]:
-        """Compile `__init__`. It sets the slots through their descriptors, for the class's `__setattr__` refuses."""
+        """Compile `__init__`. It sets the slots through their descriptors; the class's `__setattr__` refuses."""
         names_by_value, parameters, lines, given = {}, [], [], _DEFAULTS[cls]
-        if len(cls.__slots__) > 1:  # of one name it makes no tuple
+        if len(cls.__slots__) > 1:  # with a single name it would not return a tuple
             _GETTERS[cls] = attrgetter(*cls.__slots__)
         for name in cls.__slots__:
             names_by_value[f"set_{name}"] = getattr(cls, name).__set__
@@ -173,7 +173,7 @@ else:
 
     @total_ordering
     class _Ordered(_Frozen):
-        """The order of values is that of their fields."""
+        """Values are ordered by their fields."""
 
         __slots__ = ()
 
@@ -191,14 +191,14 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
     Raises:
         TypeError: Columns are missing, or do not belong to a field.
-        ValueError: A column has more or fewer values.
+        ValueError: A column has another number of values.
     """
     names: tuple[str, ...] = cls.__slots__  # type: ignore[attr-defined]  # each frozen class has them
     if columns.keys() != {*names}:
         raise TypeError(f"{cls.__name__} has the fields {', '.join(names)}, not {', '.join(columns)}")
     if any(not isinstance(column, repeat) and len(column) != count for column in columns.values()):
         raise ValueError(f"{count} of {cls.__name__} take {count} values in each column")
-    if len(names) > 1:  # of one name it makes no tuple
+    if len(names) > 1:  # with a single name it would not return a tuple
         _GETTERS[cls] = attrgetter(*names)
     made = list(map(object.__new__, repeat(cls, count)))
     for name, column in columns.items():
@@ -207,18 +207,18 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
 
 class Packed(NamedTuple):
-    """Many values of one class by their fields, for sending: a third of the size of their own pickle."""
+    """Many values of one class, stored by field for sending: a third of the size of their pickle."""
 
     kind: type
     times: int
     shared: dict[str, object]
-    """Fields that hold one and the same in all of them."""
+    """Fields with the same value in all of them."""
     own: dict[str, Sequence[object] | Packed]
-    """A column for each other field."""
+    """A column for each of the other fields."""
 
 
 def packed(values: Sequence[object]) -> Packed:
-    """Return at least one value, all of one class of frozen values, by their fields; `unpacked` restores them."""
+    """Return at least one value, all of one class of frozen values, packed by field; `unpacked` restores them."""
     kind = type(values[0])
     shared: dict[str, object] = {}
     columns: dict[str, Sequence[object] | Packed] = {}
@@ -246,7 +246,7 @@ def is_frozen(kind: object) -> bool:
 
 
 def defaults(cls: type) -> Mapping[str, object]:
-    """Return the default of each field that has one, of a class of frozen values."""
+    """Return the default of each field with a default, of a class of frozen values."""
     return _DEFAULTS[cls]
 
 

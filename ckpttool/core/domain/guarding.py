@@ -1,4 +1,4 @@
-"""Events of a guarded training, as stored in its files: any log reader reads them."""
+"""Events of a guarded training, as stored in files that any log reader reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EventValue: TypeAlias = "str | int | float | bool | list[EventValue] | dict[str,
 
 
 EVENTS_SCHEMA = "ckpttool/events/1"
-"""How the first line of an event file begins."""
+"""Beginning of the first line of an event file."""
 
 
 EVENTS_FOLDER = "guard"
@@ -27,7 +27,7 @@ class GuardEventKind(str, Enum):
     """The first line of a process: its rank, host, versions and policy."""
     RESUMED = "resumed"
     BLIND = "blind"
-    """Steps in which the policy cannot notice anything: nothing was remembered, and it warms up."""
+    """Steps in which the policy cannot detect anything, because it has no saved state and is warming up."""
     GUARD_RESET = "guard-reset"
     """The saved state belongs to another policy or other settings, and is not used."""
     STEP = "step"
@@ -37,7 +37,7 @@ class GuardEventKind(str, Enum):
     CLIP = "clip"
     NONFINITE = "nonfinite"
     OVERFLOW = "overflow"
-    """The loss scaler's own business: its scale was too large."""
+    """A normal event of the loss scaler: its scale was too large."""
     STOP = "stop"
     ALARM = "alarm"
     """More than one in a hundred of the last thousand updates were dropped."""

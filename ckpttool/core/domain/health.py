@@ -30,7 +30,7 @@ class HealthRecord:
     """The entry of `health_ckpts.json` for one file name; the worst one if there are several."""
 
     name: str
-    """File name as recorded: rank 0's, with its run suffix."""
+    """File name as recorded: that of rank 0, with its run suffix."""
     health: Health
     entries: int
     """How often the name occurs."""
@@ -38,11 +38,11 @@ class HealthRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthBook:
-    """A health file, read."""
+    """The contents of a health file."""
 
     path: str | None
-    """As it is shown to people; None if there is no health file."""
+    """The path for display; None if there is no health file."""
     records: tuple[HealthRecord, ...]
     findings: tuple[Finding, ...] = ()
     over_limit: bool = False
-    """Whether the file is larger than any such record, so that it was not read, or only its beginning."""
+    """Whether the file is larger than any real health file, so that only its beginning was read, or nothing."""

@@ -14,7 +14,7 @@ class ConfigChange:
     """One key that the launch config changes."""
 
     key: str
-    """Dotted, as `section.key`."""
+    """Dotted, for example `section.key`."""
     before: str | None
     """As written in the config; None if the key was absent."""
     after: str | None
@@ -54,13 +54,13 @@ class Fragment(OfChoice, Answered):
     decision: ResumePlan | NoResumePoint
     """The decision, with a path that the trainer can open wherever it is started."""
     strict: bool = False
-    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    """Whether a rejected newer checkpoint has its own exit code."""
     view: View = USUAL
     """The table's view of the plan."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """As of `resolve`."""
+        """The same as for `resolve`."""
         return exit_of(self.decision, strict=self.strict)
 
     @property
@@ -80,9 +80,9 @@ class Launch(OfChoice, Answered):
     """The launch config, as the user gave its path."""
     changes: tuple[ConfigChange, ...]
     commands: tuple[str, ...]
-    """One for each node, node 0 first."""
+    """One command per node, node 0 first."""
     folder: str
-    """Folder to run them in, in the trainer's terms."""
+    """Folder in which to run them, as the trainer names it."""
     written: bool = True
     """False if the file already had this content, or in a dry run: it and its `.bak` are unchanged."""
     dry_run: bool = False

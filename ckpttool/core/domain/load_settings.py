@@ -1,4 +1,4 @@
-"""Settings that make a trainer load exactly one checkpoint, each with its place."""
+"""Settings that make a trainer load exactly one checkpoint, each with its location."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Rename
 
 SettingValue: TypeAlias = "str | bool | int | None"
-"""None: not set, which a config may say in so many words."""
+"""None: not set, which a config may state explicitly."""
 
 
 class PlaceKind(str, Enum):
@@ -23,7 +23,7 @@ class PlaceKind(str, Enum):
     CODE = "code"
     """An argument of a call in the training's own script."""
     FILE = "file"
-    """A small file next to the saves that must name one before the start: a tracker, `latest`."""
+    """A small file next to the saves that must name a save before the start: a tracker, `latest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class TrainerSetting:
     is_path: bool = False
     """Whether the value is the path to load, which a launch makes absolute."""
     is_default: bool = False
-    """Whether it is the trainer's default: then it is set only if the config has another value."""
+    """Whether it is the trainer's default, which is set only if the config has another value."""
     is_alternative: bool = False
-    """Whether it is equivalent to the previous setting in another place: one of them is enough."""
+    """Whether it is equivalent to the previous setting in another place: only one of them is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,6 @@ class LoadSettings:
         return next((setting.value for setting in self.settings if str(setting.place) == place), None)
 
     def at(self, path: str) -> LoadSettings:
-        """Return the same with another spelling of the path."""
+        """Return the same settings with the path in another form."""
         settings = tuple(replace(setting, value=path) if setting.is_path else setting for setting in self.settings)
         return replace(self, path=path, settings=settings)

@@ -20,11 +20,11 @@ VERSION = 1
 CHUNK_BYTES = ByteCount(64 << 20)
 """The unit in which damage is located, and in which workers share one big file.
 
-Part of the form: hashes over other chunks cannot be compared."""
+Part of the format: hashes of chunks of another size cannot be compared."""
 
 
 MOST_TENSORS_BYTES = 40 << 20
-"""For the digests of tensors in one record: enough for 8,192 ranks with 300 separate tensors each."""
+"""Limit for the tensor digests in one record: enough for 8,192 ranks with 300 separate tensors each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +37,24 @@ class ShardSeal:
     xxh3_128: str
     """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
-    """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+    """Hash of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
     format: FormatName
     schema_hash: str | None
     scalars: ScalarValues
     first_seen: str
-    """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
+    """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing the file again does not change the
+    time."""
     healed: Healed | None = None
-    """Set if the file was rebuilt from another rank's file; None: it is unchanged since the save."""
+    """Set if the file was rebuilt from another rank's file; None: it was not rebuilt."""
     tensors: TensorDigests | None = None
     """One digest per tensor; None if unknown, as in manifests of versions that did not record them."""
 
     def same_content(self, other: ShardSeal) -> bool:
-        """Whether both describe the same bytes."""
+        """Return whether both describe the same bytes."""
         return (self.size, self.xxh3_128, self.chunks) == (other.size, other.xxh3_128, other.chunks)
 
     def with_more(self, other: ShardSeal) -> ShardSeal:
-        """Return the seal, completed with the facts of another seal of the same bytes."""
+        """Return the seal, with missing facts taken from another seal of the same bytes."""
         if self.tensors is not None or other.tensors is None:
             return self
         return replace(self, tensors=other.tensors)
@@ -109,30 +110,30 @@ class Sealed(Answered):
 
     inventory: Inventory
     sealings: tuple[Sealing, ...]
-    """One for each requested checkpoint, newest first."""
+    """One result per requested checkpoint, newest first."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; without checkpoints, the code for "nothing sealed"."""
+        """The safest code for all checkpoints; without checkpoints, the code for "nothing sealed"."""
         if not self.sealings:
             return ExitCode.NOTHING_TO_RESUME
         return of_findings(finding for sealing in self.sealings for finding in sealing.findings)
 
 
 def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple[int, ...]:
-    """Return the chunks of a file that differ from the seal, from 0; none if the file is the same.
+    """Return the chunks of a file that differ from the seal, counted from 0; empty if the file is the same.
 
     Args:
         seal: The sealed record.
-        size: Bytes that the file has now.
-        chunks: xxh3-128 of each `CHUNK_BYTES` of it, in file order.
+        size: Current size of the file in bytes.
+        chunks: xxh3-128 of each `CHUNK_BYTES` of the file, in file order.
     """
     common = min(len(seal.chunks), len(chunks))
     longest = max(len(seal.chunks), len(chunks))
     differing = [index for index in range(common) if seal.chunks[index] != chunks[index]]
     differing += range(common, longest)
     if not differing and size != seal.size:
-        # Never by a file's own digests; but sizes that differ are not to be called equal, whatever was handed in.
+        # A file's own digests never lead here; but files of different size are never equal, whatever the arguments.
         differing.append(max(longest - 1, 0))
     return tuple(differing)
 

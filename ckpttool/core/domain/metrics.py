@@ -27,7 +27,7 @@ def parse_local_time(text: str) -> LocalTime:
 
 
 def local_time_of(text: str | None) -> LocalTime | None:
-    """Return the time of a log line; None if it has none: a column of times may contain anything."""
+    """Return the time of a log line; None if it has no valid time: a column of times may contain anything."""
     try:
         return None if text is None else parse_local_time(text)
     except ValueError:
@@ -35,28 +35,28 @@ def local_time_of(text: str | None) -> LocalTime | None:
 
 
 def show_local_time(time: LocalTime) -> str:
-    """Return the time as logs write it, to the second."""
+    """Return the time in the form that logs use, to the second."""
     return datetime.fromtimestamp(time, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """One step as one log shows it; None for values that the log lacks. Norms may be NaN or infinite."""
+    """One step according to one log; None for values that the log lacks. Norms may be NaN or infinite."""
 
     step: Step
     loss: float | None = None
-    """None too if a pipeline stage without a loss prints 0."""
+    """Also None if a pipeline stage without a loss prints 0."""
     global_norm: float | None = None
     """L2 norm of all gradients, before clipping."""
     embedding_local_norm: float | None = None
     """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 if none was found."""
     overflow: bool | None = None
     skipped: bool | None = None
-    """Whether the trainer says that it dropped this step's update."""
+    """Whether the trainer reported that it dropped this step's update."""
     time: str | None = None
     """When it was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
     consumed_samples: int | None = None
-    """Samples over all ranks, up to and with this step."""
+    """Samples over all ranks, up to and including this step."""
     learning_rate: float | None = None
     """Learning rate of this step's update."""
     validation_loss: float | None = None
@@ -65,19 +65,19 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProblem:
-    """A line that should be readable and is not. No value is guessed from it."""
+    """A line that should be readable but is not. No value is guessed from it."""
 
     source: str
-    """The log, as it is shown to people."""
+    """The log's path for display."""
     line: int
-    """Counted from 1; 0 if the problem is the complete file."""
+    """Counted from 1; 0 if the problem concerns the whole file."""
     reason: str
     text: str
     """The start of the line, control characters escaped."""
 
     @property
     def ends_the_log(self) -> bool:
-        """Whether the problem is not about a line: the log could not be opened, or not read to its end."""
+        """Whether the problem is not about a line: the log could not be opened, or could not be read to its end."""
         return self.line == 0
 
 
@@ -87,11 +87,11 @@ class NoteKind(str, Enum):
     REWIND = "rewind"
     """The step went back: training was resumed from an earlier checkpoint; the later values count."""
     COUNT_STOP = "count-stop"
-    """Training stopped: so many steps in a row had too high a norm."""
+    """Training stopped because too many consecutive steps had too high a norm."""
     NORM_STOP = "norm-stop"
     """Training stopped at one step with too high a norm, to be repeated."""
     NAN_STOP = "nan-stop"
-    """Training stopped at a NaN; after a number of skipped steps in a row if the note has a count."""
+    """Training stopped at a NaN; after a number of consecutive skipped steps if the note has a count."""
     CUT = "cut"
     """The last record is incomplete: the log is still being written, or its writer was stopped while writing."""
 
@@ -105,7 +105,7 @@ class LogNote:
     line: int
     """Counted from 1."""
     step: Step | None
-    """The step it happened at; for a rewind the first step of the new attempt."""
+    """The step at which it happened; for a rewind, the first step of the new attempt."""
     previous_step: Step | None = None
     """For a rewind, the step before it in the log."""
     value: float | None = None
@@ -120,7 +120,7 @@ LogItem = StepMetrics | LogProblem | LogNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAttempt:
-    """A part of a log with ascending steps: one start of the training, or several that continued at the end."""
+    """A part of a log with ascending steps: one start, or several that each continued where the last one ended."""
 
     rows: Sequence[StepMetrics]
     """Ascending, at least one."""
@@ -146,7 +146,7 @@ class TrainingLog:
 
     sources: tuple[str, ...]
     metrics: Sequence[StepMetrics]
-    """One for each step, ascending: the last attempt at a repeated step."""
+    """One entry per step, ascending; for a repeated step, the last attempt."""
     attempts: tuple[LogAttempt, ...] | None
     """In chronological order; None if a log goes back implausibly often."""
     notes: tuple[LogNote, ...]

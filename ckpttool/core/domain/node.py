@@ -1,4 +1,4 @@
-"""The local view: the disk of a tree, and other machines according to launchers."""
+"""The local view: the disk of a tree, and the other machines that launchers report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Reach(str, Enum):
     SHARED = "shared"
     """Every machine that mounts it: an absent file does not exist."""
     LOCAL = "local"
-    """This machine alone: other machines have one of their own under the same path."""
+    """Only this machine: other machines have their own file system at the same path."""
     UNKNOWN = "unknown"
 
 
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The job of this process, according to one launcher's environment."""
+    """The job of this process, according to the environment of one launcher."""
 
     said_by: str
     """The variables with their values, as a person would type them."""
@@ -59,7 +59,7 @@ class Job:
     ranks: int | None = None
     """Processes of the job on all machines; None if their number is unrelated to the training's ranks."""
     counts_ranks: bool = False
-    """Whether a process is a rank for certain, so that a tree with as many ranks lacks none."""
+    """Whether each process is certainly a rank, so that a tree with the same number of ranks lacks none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ class Process:
     """The number of this process among the identical processes of a launcher."""
 
     launcher: str
-    """As its people call it: `srun`, `torchrun`."""
+    """Common name of the launcher: `srun`, `torchrun`."""
     index: int
-    """Among all processes of the start, from 0."""
+    """Index among all processes of the start, from 0."""
     count: int
     """All processes of the start, on all machines."""
     local_index: int | None
@@ -96,6 +96,6 @@ class Process:
     launcher has no ID.
     """
     attempt: int
-    """How often the launcher started all of this again, from 0."""
+    """Number of restarts of the whole job by the launcher, from 0."""
     node: int | None = None
     """Index of this machine among the machines of the start, from 0; None if the launcher does not report it."""

@@ -1,7 +1,7 @@
 """Command-line options for the fields of a question: defined by the field's annotation, without a copy in a command.
 
-`core/commands/options.py` makes typer's options of it, and fills the question. Nothing here is evaluated in a program
-that uses the library.
+`core/commands/options.py` converts it to typer's options, and fills the question. Nothing here is evaluated in a
+program that uses the library.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 LAYOUTS: Final = "{layouts}"
-"""Stands in a help text for the names of all layouts, which are the trainers'."""
+"""Placeholder in a help text for the names of all layouts, which trainers define."""
 
 WITHOUT_BATCH_SIZE: Final = "{without batch size}"
 """Placeholder for the trainers whose shards do not contain the batch size."""
 
 UNSET: Final = object()
-"""The field's default applies."""
+"""Marker: the field's default applies."""
 
 
 QUESTION: Final = "question"
@@ -31,7 +31,7 @@ class Option(NamedTuple):
     """`--verbose -v`, `--on/--off`; an argument is named as help shows it: `[DIR]`."""
     help: str
     heading: str | None = None
-    """Under which help shows it; None: Output."""
+    """The heading under which help shows it; None: Output."""
     metavar: str | None = None
     """The placeholder for its value in help; None: N, X, or its choices."""
     least: float | None = None
@@ -43,14 +43,14 @@ class Option(NamedTuple):
     default: object = UNSET
     """The command line's default, if it differs from the library's."""
     shown: str | None = None
-    """The default as help shows it; empty: help shows none. None: as it is."""
+    """The default as help shows it; empty: not shown. None: the actual default."""
     completes: Literal["checkpoints", "codes", "layouts"] | None = None
     """The shell completion; for layouts, the value must be one of them."""
     once: bool = False
-    """Given twice it is an error: the last one must not win in silence."""
+    """Whether it is an error to give it twice, so that the last one does not win silently."""
     parse: Callable[[Any], Any] | None = None
     """Converts a typed value to the field. It raises `UsageError`."""
     typed: object = str | None
     """The argument of `parse`."""
     also: str | None = None
-    """A second field: then `parse` returns two values."""
+    """A second field that it sets; `parse` then returns two values."""

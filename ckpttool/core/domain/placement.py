@@ -11,9 +11,10 @@ class ReadByAll:
     """Files of a save that every machine reads at a start, by paths relative to the tree."""
 
     surely: tuple[str, ...] = ()
-    """Every machine reads them, and stops or begins at step 0 without one; files that the save lacks do not matter."""
+    """Every machine reads them; without one of them it stops or begins at step 0. Files that the save lacks do not
+    matter."""
     perhaps: tuple[str, ...] = ()
-    """It also reads some of these files; no record shows which."""
+    """Every machine also reads some of these files; no record shows which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,5 +22,5 @@ class Placed:
     """The ranks that will start on one machine."""
 
     ranks: tuple[Rank, ...]
-    """Ascending."""
+    """In ascending order."""
     host: str

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A checkpoint that was not chosen, with every reason found."""
+    """A checkpoint that was not chosen, with every reason against it."""
 
     checkpoint: Checkpoint
     reasons: tuple[Finding, ...]
@@ -50,9 +50,9 @@ class LostTimeSource(str, Enum):
     """The source of the duration of lost steps."""
 
     LOG = "log"
-    """The training log, by the times of its steps."""
+    """The times of the steps in the training log."""
     SAVES = "saves"
-    """The files of two saves, by when they were written."""
+    """The times at which the files of two saves were written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class LostTime:
     seconds: float
     source: LostTimeSource
     pace: tuple[Step, Step] | None = None
-    """The steps of the two saves that give the pace; None if the lost work is between two times."""
+    """The steps of the two saves that give the pace; None if the times of the lost steps themselves are known."""
 
     @property
     def words(self) -> str:
@@ -81,11 +81,11 @@ class ResumePoint:
     step: Step
     """Its true global step: a checkpoint of unknown step is never chosen."""
     evidence: Level
-    """How hard all of its shards were checked."""
+    """How thoroughly all of its shards were checked."""
     verdict: VerdictWord
     """The result: `verified` if checksums matched, `struct-ok` if there were none."""
     lost_steps: int
-    """Batches between this checkpoint and the furthest one on its lineage, intact or not: work to be redone.
+    """Batches between this checkpoint and the furthest one on its lineage, intact or not: the work to redo.
 
     In batches of this checkpoint's size, rounded up if the other checkpoint's size differs. If a log continues further,
     up to the log's last step.
@@ -93,7 +93,7 @@ class ResumePoint:
     lost_samples: int | None = None
     """The same in samples; None if no batch size is known."""
     lost_time: LostTime | None = None
-    """How long these steps took; None if unknown, or if no step is lost."""
+    """How long these steps took; None if unknown, or if no steps are lost."""
     saved_ns: int | None = None
     """When the last of its shards was written, from the files' mtimes, in nanoseconds since 1970; None: unknown."""
     rejected: tuple[Rejection, ...]
@@ -120,13 +120,13 @@ class NoResumePoint:
     is_named: bool = False
     """Only one named checkpoint was checked."""
     in_trash: int = 0
-    """Checkpoints that prunes moved away and that can be brought back."""
+    """Checkpoints that prunes moved to the trash and that can be restored."""
     parts: PartsGiven | None = None
     """The parts of its evidence, if other machines recorded them."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain that no intact save exists: not among unread saves, and not on another machine."""
+        """Whether it is certain that no intact save exists, neither among unread saves nor on another machine."""
         reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
@@ -170,11 +170,11 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """What a trainer does by default: with the save that it chooses, or without a save."""
+    """The result of a trainer's default start, with the save that it chooses or without a save."""
 
     LOADS = "loads"
     STOPS = "stops"
-    """With an error, or silently."""
+    """The start ends, with an error or silently."""
     SCRATCH = "scratch"
     """It starts from random weights."""
     MIXES = "mixes"
@@ -184,22 +184,22 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The checkpoint that the trainer would load on its own, and the outcome."""
+    """The checkpoint that the trainer would load by default, and the outcome."""
 
     trainer: str
-    """Its name in JSON."""
+    """The trainer's name in JSON."""
     title: str
-    """Its name for people."""
+    """The trainer's name for people."""
     version: str | None
-    """None: as the trainer's known versions do it alike."""
+    """None: all known versions of the trainer behave the same."""
     would_resume: str | None
     """Name of a checkpoint, or of a folder that is not a checkpoint; None if the start fails, begins with random
     weights, or loads different checkpoints per rank."""
     outcome: Outcome
     because: str
-    """One sentence: why that one, and why it ends so."""
+    """One sentence: the reason for the choice and for the outcome."""
     older: str | None = None
-    """A field of `ckpttool/plan/1` that says it, too; documents had it before they had every trainer's."""
+    """An older field of `ckpttool/plan/1` with the same fact, from before documents covered every trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,24 +209,24 @@ class JudgedStart:
     simulation: Simulation | None
     """None: unknown, for the reason in `why`."""
     lead: str = "as configured"
-    """Which start it is, for the beginning of a sentence."""
+    """The kind of start, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
     """If it is unknown: whether the training's own script decides, which cannot be checked before the start."""
     by_records: bool = False
-    """Whether it uses small records next to the saves, which `repair pointer` writes."""
+    """Whether it depends on the small records next to the saves that `repair pointer` writes."""
     data: str | None = None
     """In words, how its data position would differ from the plan; None: it does not differ, or is unknown."""
     lacks: str | None = None
-    """The parts of the save that it leaves out, and the consequence, in words; None: none."""
+    """The parts of the save that it leaves out, and the consequence, in words; None: it leaves nothing out."""
     line: int | None = None
     """Line of the config setting that decides."""
     mend: str | None = None
     """The change to the config that makes it load the chosen save, for the end of a sentence."""
     in_the_way: str | None = None
-    """A path in the tree that must be moved out of its folder first: it stops this start, and a launched one alike."""
+    """A path in the tree that must be moved out of its folder first, because it stops this start and a launched one."""
     only_in: str | None = None
-    """The folder in which it must be started for that, since a relative path leads into the tree from there alone."""
+    """The only folder from which this start works, because a relative path is valid only from there."""
 
     def takes(self, name: str) -> bool:
         """Return whether it loads a save of this name, and continues after it."""
@@ -244,7 +244,7 @@ class JudgedStart:
 
     @property
     def reason(self) -> str:
-        """The reason for the result, or for not knowing it."""
+        """The reason for the result, or why it is unknown."""
         if self.data is not None:
             return self.data
         if self.lacks is not None and self.simulation is not None and self.simulation.outcome is Outcome.LOADS:
@@ -286,15 +286,16 @@ class ResumePlan:
     data: DataPosition
     """The position where the data continue."""
     next_step: Step
-    """Global step that the resumed run does first, counted in batches of the new size."""
+    """First global step of the resumed run, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
     """Findings about the resume: counters that the trainer will set wrongly, contradicting settings."""
     advice: SpikeAdvice | StopAdvice | None = None
     """The way to avoid a spike or to continue after a stop, if requested; `data` follows it."""
     placement: tuple[Placed, ...] = ()
-    """The start machine of each rank, according to the machines; empty if unknown."""
+    """The machine on which each rank will start, according to the machines; empty if unknown."""
     copies: tuple[str, ...] = ()
-    """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty on a disk."""
+    """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty if the tree is
+    on a disk."""
     parts: PartsGiven | None = None
     """The parts of its evidence, if other machines recorded them."""
 
@@ -332,22 +333,22 @@ class OfChoice(ABC):
     @property
     @abstractmethod
     def chosen(self) -> ResumePlan | None:
-        """The plan to resume from the chosen checkpoint; None: none was chosen."""
+        """The plan to resume from the chosen checkpoint; None: no checkpoint was chosen."""
 
     @property
     def name(self) -> str | None:
-        """Name of the chosen checkpoint; None: none was chosen."""
+        """Name of the chosen checkpoint; None: no checkpoint was chosen."""
         return None if self.chosen is None else self.chosen.point.checkpoint.name
 
     @property
     def step(self) -> Step | None:
-        """Global step of the chosen checkpoint; None: none was chosen."""
+        """Global step of the chosen checkpoint; None: no checkpoint was chosen."""
         return None if self.chosen is None else self.chosen.point.step
 
     @property
     def data_skip_steps(self) -> int | None:
         """Batches of the new global batch size that the data loader skips; None: no batches are skipped."""
-        from ckpttool.core.domain.data_position import skip_of  # a scan chooses nothing
+        from ckpttool.core.domain.data_position import skip_of  # a scan does not choose a checkpoint
 
         skip = None if self.chosen is None else skip_of(self.chosen.data)
         return None if skip is None else skip.batches
@@ -363,14 +364,14 @@ class Resolution(OfChoice, Answered):
     simulation: Simulation | None = None
     """The trainer's own choice, if requested."""
     strict: bool = False
-    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    """Whether a rejected newer checkpoint has its own exit code."""
     now: float | None = None
-    """Seconds since 1970, the reference for the age of the chosen one; None: the age is not shown."""
+    """Seconds since 1970, the reference for the age of the chosen checkpoint; None: the age is not shown."""
     view: View = USUAL
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the decision."""
+        """The exit code of the decision."""
         return exit_of(self.decision, strict=self.strict)
 
     @property

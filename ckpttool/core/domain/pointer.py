@@ -15,14 +15,14 @@ class Pointer:
     rank: Rank | None = None
     """The rank of the record; None if all ranks share it."""
     name: str | None = None
-    """The file or folder in it, as written; None if it names none."""
+    """The file or folder that it names, as written; None if it names none."""
     target: str | None = None
-    """The path of that file or folder, relative to the root. It comes from a file, so it is compared with paths but
+    """The path of that file or folder, relative to the root. It comes from a file, so it is only compared with paths,
     never followed."""
     content: bytes | None = None
     """The trainer's own form of the same record."""
     trouble: str | None = None
-    """Why it names nothing."""
+    """Why it names no file or folder."""
     unknown: bool = False
     """Whether the record exists but could not be read, so that it may name something."""
 
@@ -41,7 +41,7 @@ class PointerText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerFix:
-    """A record that must name another checkpoint."""
+    """A record that must be changed to name another checkpoint."""
 
     path: str
     """Relative to the root."""

@@ -27,7 +27,7 @@ class Outcome(str, Enum):
     SKIPPED = "skipped"
     """An earlier check left nothing to check."""
     UNKNOWN = "unknown"
-    """Could not be checked: no proof of anything wrong, and none of the opposite."""
+    """Could not be checked: there is neither proof of a problem nor proof of its absence."""
     FAILED = "failed"
 
 
@@ -41,7 +41,7 @@ class Reason:
 
     @property
     def blocks(self) -> bool:
-        """Whether it prevents a launch."""
+        """Return whether it prevents a launch."""
         return bool(blocking([self.finding]))
 
 
@@ -61,7 +61,7 @@ class Check:
     """If the check was impossible: the exit code of its error, which is also a reason."""
     skipped: bool = False
     unsure: bool = False
-    """Whether it is unknown, without a finding against a launch: unrecorded health."""
+    """Whether the result is unknown without a finding against a launch, such as unrecorded health."""
 
     @property
     def outcome(self) -> Outcome:
@@ -96,12 +96,12 @@ def exit_of(checks: Iterable[Check]) -> ExitCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSaves:
-    """The disk space that a training will need, according to its config."""
+    """The disk space that a training run will need, according to its config."""
 
     folder: str
     """The save folder, existing or not."""
     inside: tuple[str, ...]
-    """Folders in that of the checkpoints that its files go to, if it saves there."""
+    """Subfolders of the checkpoint folder that receive its files, if it saves there."""
     count: int
     """Number of further saves that must fit."""
     stays: str | None
@@ -124,9 +124,9 @@ class DiskNeed:
     unwritable: tuple[str, ...]
     """Folders that this user may not write to."""
     stays: str | None = None
-    """As in `NextSaves`."""
+    """The same as in `NextSaves`."""
     host: str | None = None
-    """The machine with this disk, of several; None if it is this machine's, or all see it."""
+    """The machine with this disk, if there are several; None if it is this machine's disk, or a shared one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class FixedConfig:
 
     path: str
     before: str
-    """The complete text, as is the next."""
+    """The complete text; the same for the next field."""
     after: str
     fixes: tuple[SafeFix, ...]
     """In file order."""
@@ -216,7 +216,7 @@ class PreflightQuestion:
     config: str | None
     """None if the trainer's configs are not read."""
     tree: TreeQuestion = TreeQuestion()
-    """Without the config: it is read as part of the answer."""
+    """The question without the config, which is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()
     data: DataQuestion = DataQuestion()
     devices: int | None = None

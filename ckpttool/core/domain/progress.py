@@ -1,4 +1,4 @@
-"""Progress of saves in a training: in samples, because the batch size of a step depends on its run.
+"""Progress of saves in a training run: in samples, because the batch size of a step depends on its run.
 
 When a trainer resumes with another global batch size, it may scale its step counter, so step 60 of 16 samples is
 further than step 100 of 8. The steps of two runs are comparable only if their batch sizes are not known to differ.
@@ -17,10 +17,10 @@ class Progress:
     """Comparison of the progress of saves from two runs."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Learn the batch sizes.
+        """Collect the batch sizes.
 
         Args:
-            checkpoints: All of a tree, or of one training in it, in any order.
+            checkpoints: All checkpoints of a tree, or of one training run in it, in any order.
         """
         counts: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
         sizes: dict[str, set[int]] = defaultdict(set)
@@ -38,7 +38,7 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Return whether a training's saves are compared by samples: if all record these, or batch sizes differ."""
+        """Return whether saves are compared by samples: if all of them record samples, or batch sizes differ."""
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
@@ -58,7 +58,7 @@ class Progress:
         return None if size is None or checkpoint.step is None else checkpoint.step * size
 
     def of(self, checkpoint: Checkpoint) -> int | None:
-        """Return the progress of a save, for comparison with others of its training; None if unknown."""
+        """Return the progress of a save, for comparison with others of its training run; None if unknown."""
         return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
 
     def of_run(self, run: RunSummary) -> tuple[int, int] | None:
@@ -90,7 +90,7 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
             places[checkpoint.prefix, checkpoint.run].append((checkpoint.sort_key, checkpoint.step))
 
     def age(checkpoint: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
-        # A run that is marked has one batch size.
+        # A run that is identified by names has one batch size.
         place = progress.of(checkpoint) if checkpoint.label is None else checkpoint.step
         step = checkpoint.step if place is None else place
         if step is None:

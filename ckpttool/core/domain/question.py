@@ -24,7 +24,7 @@ DEFAULT_DIR = "./output/checkpoint"
 """The default tree."""
 
 STDIN = "-"
-"""As a log: this process's own input."""
+"""As the name of a log: the standard input of this process."""
 
 DIR: Final = Option(
     "[DIR]",
@@ -87,7 +87,7 @@ MARGIN: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """The requested parallel sizes of a training, in ranks; None: not set."""
+    """The requested parallel sizes of a training run, in ranks; None: not set."""
 
     world: int | None = None
     tensor: Annotated[
@@ -102,7 +102,7 @@ class AskedSizes:
     )
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
-        """Return by option the sizes that differ: requested and saved."""
+        """Return the sizes that differ, by option: requested and saved."""
         pairs = (
             ("--world-size", self.world, saved.world),
             ("--tp", self.tensor, saved.tensor),
@@ -129,12 +129,12 @@ class TreeQuestion:
         int | None,
         Option("--world-size", "World size of the run, if the folders do not show it.", "Which tree", least=1),
     ] = None
-    """Number of ranks of the training; None: as the tree shows."""
+    """Number of ranks of the training run; None: as found in the tree."""
     steps_per_epoch: Annotated[
         int | None,
         Option("--sink-size", "Batches per data sink, or steps per epoch without data sinking.", "Which tree", least=1),
     ] = None
-    """Sink size, or batches in the data set, for files that do not hold their step."""
+    """Sink size, or batches in the data set, for files that do not record their step."""
     health_file: Annotated[
         str | None,
         Option(
@@ -161,15 +161,15 @@ class TreeQuestion:
             unit="s",
         ),
     ] = None
-    """For such parts: seconds by which the machines' clocks may differ; None: the default."""
+    """Allowed clock difference between these machines, in seconds; None: the default."""
     sizes: bool = False
-    """Take every shard's size: one more call a file."""
+    """Whether to get every shard's size, with one more system call per file."""
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
     """The environment of the start, which some trainers read. None: unknown."""
     requested: AskedSizes = AskedSizes()
-    """Sizes of the next run, if a checkpoint is chosen for one: a number of ranks about which the tree's trainer has
-    something to say is not noted to have no effect."""
+    """Sizes of the next run, if a checkpoint is chosen for one: if the tree's trainer reports on the number of ranks,
+    there is no note that it has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +184,12 @@ class LogQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
-    """The spike to go around, and the checkpoints to choose from."""
+    """The spike to avoid, and the checkpoints to choose from."""
 
     around: Step | None = None
     """The spike nearest to this step; None: the last one, or the stop if training ended in one."""
     every: int | None = None
-    """Steps between saves, all of which are taken as good; None: use the checkpoints of the tree."""
+    """Steps between saves, all assumed to be good; None: use the checkpoints of the tree."""
 
 
 def spike(text: str) -> SpikeQuestion:
@@ -228,7 +228,7 @@ class EvidenceQuestion:
             least=0,
         ),
     ] = None
-    """As in `HealthQuestion`."""
+    """The same as in `HealthQuestion`."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
     timeline: Annotated[
         tuple[str, ...],
@@ -251,7 +251,7 @@ class EvidenceQuestion:
         ),
     ] = None
     spike: Annotated[SpikeQuestion | None, AROUND_SPIKE] = None
-    """Go around a spike, or on after a stop."""
+    """Avoid a spike, or continue after a stop."""
     margin_minutes: Annotated[float, MARGIN] = 0.0
     """How much earlier than its first event a strike's damage may have begun."""
 
@@ -259,7 +259,7 @@ class EvidenceQuestion:
         """Reject an option without the option that it needs.
 
         Raises:
-            UsageError: There is one.
+            UsageError: An option lacks the one that it needs.
         """
         if self.margin_minutes and not self.timeline:
             raise UsageError("--margin needs --spikes-from: give both")
@@ -286,9 +286,9 @@ class ResumeQuestion:
             once=True,
         ),
     ] = None
-    """This checkpoint or none: its name, or the file name of one of its shards."""
+    """Exactly this checkpoint: its name, or the file name of one of its shards."""
     prefix: Annotated[str | None, PREFIX] = None
-    """Only checkpoints whose file names begin so."""
+    """Only checkpoints whose file names begin with this prefix."""
     require_health: Annotated[
         bool,
         Option(
@@ -309,7 +309,7 @@ class ResumeQuestion:
     ] = None
     """Only checkpoints at or before this step, or without a known step; None: any."""
     saves_as: str | None = None
-    """The prefix of the config's saves: it selects one of several trainings in the folder."""
+    """The prefix of the config's saves: it selects one of several training runs in the folder."""
     allow_renames: Annotated[
         bool,
         Option(
@@ -338,7 +338,7 @@ class ResumeQuestion:
             least=0,
         ),
     ] = None
-    """Steps that may be done again; None: any number."""
+    """Maximum number of steps to redo; None: any number."""
     max_lost_seconds: Annotated[
         float | None,
         Option(
@@ -349,7 +349,7 @@ class ResumeQuestion:
             unit="-",
         ),
     ] = None
-    """How much training may be done again, in seconds; None: any."""
+    """Maximum training time to redo, in seconds; None: any."""
     logs: Annotated[EvidenceQuestion | None, QUESTION] = None
     """The evidence to take from training logs."""
 
@@ -357,7 +357,7 @@ class ResumeQuestion:
         """Reject options that contradict each other.
 
         Raises:
-            UsageError: Two do.
+            UsageError: Two options contradict each other.
         """
         if self.require_health and self.ignore_health:
             raise UsageError("--require-health and --ignore-health cannot be used together")
@@ -382,7 +382,7 @@ class LaunchOrder:
     script: str | None = None
     """The start script; None: the trainer's own."""
     allowed: tuple[Row, ...] = ()
-    """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
+    """Findings that the user has seen and accepts; any other finding above a note stops the launch."""
     view: View = USUAL
     """The view for displaying the reasons against the launch."""
     load_checkpoint: str | None = None
@@ -399,13 +399,14 @@ class CheckQuestion:
     name: str | tuple[str, ...] | None = None
     """A checkpoint's name, `latest` or `all`, or several of these; None or none: latest."""
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, headers and sizes
+    only."""
     jobs: int | None = None
     """Threads that read content; None: one per core."""
     timeout: float = 600.0
     """Seconds after which a read counts as hung, for each shard or GiB of one."""
     jump: float | None = None
-    """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
+    """Factor between the norms of two checkpoints that counts as suspect; None: the default; 0: do not compare."""
     hashes: bool = False
     """Also hash every complete file, for sealing, without comparison with records."""
     digests: bool = False
@@ -413,4 +414,5 @@ class CheckQuestion:
     max_age: float | None = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
     replicas: bool = True
-    """Compare ranks with equal tensors, and if no record shows these, read one other checkpoint, too."""
+    """Compare ranks with equal tensors, and if no record shows which ranks have them, also read one other
+    checkpoint."""

@@ -11,18 +11,19 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 
 TENSOR_DIGEST_BYTES = 8
-"""Size of an xxh3-64 digest: as fast as xxh3-128 and half the size; no adversary makes the tensors to compare."""
+"""Size of an xxh3-64 digest: as fast as xxh3-128 and half the size; no adversary creates the compared tensors."""
 
 PIECE_BYTES = 1 << 20
-"""A larger tensor is digested in pieces, so that workers can share it: its digest is that of the pieces' digests."""
+"""A larger tensor is digested in pieces, so that workers can share it: its digest is the digest of the pieces'
+digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDigests:
     """One digest per tensor of a shard, over its bytes in order, independent of their place in the file.
 
-    A tensor of `PIECE_BYTES` or fewer: xxh3-64 of its bytes, big-endian. A larger one: the same of the digests of its
-    pieces, one after another. Equal digests: equal tensors, in files of whatever format.
+    A tensor of `PIECE_BYTES` or fewer: xxh3-64 of its bytes, big-endian. A larger one: xxh3-64 of the concatenated
+    digests of its pieces. Equal digests mean equal tensors, in files of any format.
     """
 
     names: tuple[str, ...]
@@ -50,11 +51,11 @@ _MOST_SHARED = 10_000
 
 
 def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first equal tuple: thousands of ranks have tensors of the same names."""
+    """Return the first equal tuple, because thousands of ranks have tensors with the same names."""
     return _first(names) if len(names) <= _MOST_SHARED else names
 
 
-@lru_cache(maxsize=64)  # the stages of a pipeline differ; others only cost memory
+@lru_cache(maxsize=64)  # only pipeline stages differ; more tuples would only cost memory
 def _first(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
@@ -65,13 +66,13 @@ class Proof(str, Enum):
     SEALED = "sealed"
     """One file matches the manifest's record of the other in every tensor."""
     RECORDED = "recorded"
-    """The trainer's own record of the save says so."""
+    """The trainer's own record of the save shows it."""
     LEARNED = "learned"
-    """At other checkpoints they were equal, and they changed together between these."""
+    """They were equal at other checkpoints, and changed together between these."""
     ONCE = "once"
     """They were equal at one other checkpoint, and most of them changed together since."""
     MAJORITY = "majority"
-    """All ranks with the tensor but one are equal now, and there is no other evidence."""
+    """All ranks with the tensor except one are equal now, and there is no other evidence."""
 
 
 class Trust(str, Enum):
@@ -109,7 +110,7 @@ class RecordedSlices:
     slices: Mapping[str, Mapping[Rank, int]]
     """Tensor -> one number per rank, equal for equal slices. Tensors with the same layout share one mapping."""
     is_of_save: bool = True
-    """Whether it was written with the save; else at the start of a training, and the save may be of another layout."""
+    """Whether it was written with the save; else at the start of a run, so that the save may have another layout."""
 
 
 class SavedAt(NamedTuple):

@@ -52,13 +52,13 @@ class RetentionPolicy:
     keep: Annotated[
         tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
     ] = ()
-    """Names of checkpoints that stay whatever they are."""
+    """Names of checkpoints that always stay."""
     drop_abandoned: Annotated[
         bool, Option("--drop-abandoned", "Also delete the checkpoints of abandoned branches.", "What stays")
     ] = False
     """Whether to also delete abandoned branches."""
     prefix: Annotated[str | None, PREFIX] = None
-    """Only checkpoints whose file names begin so; all others stay."""
+    """Only checkpoints whose file names begin with this prefix; all others stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class PruneOrder:
     """How thoroughly to check the checkpoints that justify a deletion. None: every byte if there is a checksum to
     compare with, else headers."""
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: while a shard is younger, a process is taken to be writing to the tree."""
+    """Seconds: if a shard is younger, a process is assumed to be writing to the tree."""
     wait: Annotated[
         float,
         Option(
@@ -111,7 +111,7 @@ class PruneOrder:
 
 
 class Why(str, Enum):
-    """Reason for keeping or deleting a checkpoint. A promise to scripts: added to, never renamed."""
+    """Reason for keeping or deleting a checkpoint. Scripts rely on the values: some may be added, none is renamed."""
 
     LAST = "last"
     VERIFIED = "verified"
@@ -133,11 +133,11 @@ class Why(str, Enum):
     OTHER_TRAINING = "other-training"
     UNKNOWN_FILES = "unknown-files"
     NOT_MOVED = "not-moved"
-    """Its layout says of this save that it is not to be moved."""
+    """Its layout forbids moving this save."""
     EVIDENCE = "evidence"
-    """Without it another one would be judged differently: its ranks, its branch, its header."""
+    """Without it, another checkpoint would be judged differently: its ranks, its branch, or its header."""
     REPLACED = "replaced"
-    """The one reason to go."""
+    """The only reason for deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Fate:
     because: str
     """One sentence."""
     word: VerdictWord | None
-    """The verdict on it; None if it was not checked."""
+    """The verdict on the checkpoint; None if it was not checked."""
 
     @property
     def goes(self) -> bool:
@@ -170,7 +170,7 @@ class RetentionPlan:
 
     @property
     def going(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that go, newest first."""
+        """The checkpoints to delete, newest first."""
         return tuple(fate.checkpoint for fate in self.fates if fate.goes)
 
     @property
@@ -230,7 +230,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A file prepared next to its destination, and the action on the existing one."""
+    """A file prepared next to its destination, and the action on the existing file."""
 
     path: str
     """Its destination, relative to the tree's root."""
@@ -239,7 +239,7 @@ class Put:
     stamp: FileStamp
     """The stamp of the prepared file."""
     replaces: FileStamp | None = None
-    """The file that is in its place now; None: none, or it may go as it is."""
+    """The existing file at the destination; None: there is no file, or it may be overwritten."""
     retained: str | None = None
     """The backup path of the replaced file."""
 
@@ -251,7 +251,7 @@ class Trashed:
     name: str
     """Name of the folder in the trash."""
     goes: bool
-    """Whether it has been there long enough."""
+    """Whether it has been there long enough to be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +261,9 @@ class Elsewhere:
     checkpoint: str
     """Its name."""
     host: str | None
-    """The machine, of several; None in an object store."""
+    """The host name of the machine; None in an object store."""
     paths: tuple[str, ...]
-    """Files, relative to the root, in the order in which they are to go."""
+    """Files, relative to the root, in the order of deletion."""
     nbytes: ByteCount
 
 
@@ -307,7 +307,7 @@ class Pruning(Answered):
 
 
 class TrashAction(str, Enum):
-    """The action on the trash. A promise to scripts: added to, never renamed."""
+    """The action on the trash. Scripts rely on the values: some may be added, none is renamed."""
 
     LIST = "list"
     RESTORE = "restore"
@@ -319,11 +319,11 @@ class InTrash:
     """One folder of the trash, and the checkpoint in it."""
 
     folder: str
-    """Its name: when it was moved there, and the checkpoint's name."""
+    """Its name: the time of the move, and the checkpoint's name."""
     name: str
-    """The checkpoint's."""
+    """The checkpoint's name."""
     prefix: str | None
-    """The start of its file names, if several trainings may share the tree; None if unknown."""
+    """The start of its file names, if several training runs may share the tree; None if unknown."""
     step: Step | None
     """None if unknown: it is not a checkpoint, or the step was not requested."""
     nbytes: ByteCount | None
@@ -348,10 +348,10 @@ class Trash(Answered):
     older_than: float | None
     """Minimum age of an entry in seconds; None: not requested."""
     content: tuple[InTrash, ...]
-    """Oldest first, as it was before."""
+    """The entries before the command, oldest first."""
     findings: tuple[Finding, ...]
-    """For a list or a deletion: what is unknown, or prevents the deletion. For a restored checkpoint: what its headers
-    show."""
+    """For a list or a deletion: unknown facts, or reasons that prevent the deletion. For a restored checkpoint:
+    findings from its headers."""
     resolved_from: str | None
     """The path used instead of the requested path, for display."""
 
@@ -363,7 +363,7 @@ class Trash(Answered):
     @property
     def applied(self) -> bool:
         """Whether it was executed."""
-        return self.apply  # an interrupted change is completed first, and nothing else prevents all of it
+        return self.apply  # an interrupted change is completed first; nothing else prevents the whole command
 
     @property
     def interrupted(self) -> bool:
@@ -394,11 +394,11 @@ class Repair(Answered):
     read: int = 0
     """Number of trainer records that were read; 0 if the layout has no such records, or without a checkpoint."""
     able: int = 0
-    """Those of them that can name the checkpoint."""
+    """Number of those records that can name the checkpoint."""
     named: bool = False
     """Whether the checkpoint was named explicitly."""
     is_sure: bool = True
-    """Without a checkpoint: whether it is known that none is intact."""
+    """Without a checkpoint: whether it is certain that none is intact."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -20,11 +20,11 @@ class SaveProgress:
     applied: int
     """Updates applied."""
     epoch: int
-    """Epochs begun, from 1."""
+    """Number of the current epoch, from 1."""
     step_in_epoch: int
-    """Batches of this epoch, from 1; 0 if none was consumed yet."""
+    """Batches consumed in this epoch; 0 if none was consumed yet."""
     loss_scale: float
-    """1 without a loss scaler."""
+    """Loss scale; 1 without a loss scaler."""
     global_batch_size: int | None
     """Global batch size in samples; None: unknown."""
 
@@ -35,7 +35,7 @@ class SaveLabel:
 
     prefix: str
     run: int
-    """How many starts of the training saved here before: 0 for the first, which has no suffix."""
+    """Number of earlier starts of the training that saved here: 0 for the first start, which has no suffix."""
     epoch: int
     step: int
     """Step within the epoch."""
@@ -83,7 +83,7 @@ class SaveLayout(Protocol):
         ...
 
     def leftovers(self, names: Iterable[str], prefix: str, rank: Rank) -> list[str]:
-        """Return the names that a killed writer of this rank left behind."""
+        """Return the temporary names that a killed writer of this rank left behind."""
         ...
 
     def label(self, prefix: str, run: int, progress: SaveProgress) -> SaveLabel:
@@ -91,7 +91,7 @@ class SaveLayout(Protocol):
         ...
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Parse the name of rank 0's file; None if it is not a save."""
+        """Parse the name of rank 0's file; None if it is not the name of a save."""
         ...
 
     def checkpoint(self, label: SaveLabel) -> str:
@@ -115,7 +115,7 @@ class SaveLayout(Protocol):
         ...
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Read that back; None if a value is missing."""
+        """Read the progress from the scalars; None if a value is missing."""
         ...
 
     def records(self, label: SaveLabel, rank: Rank) -> tuple[tuple[str, bytes], ...]:
@@ -126,6 +126,6 @@ class SaveLayout(Protocol):
         """Return the health file with the health of a save added.
 
         Raises:
-            ValueError: The old one does not have the trainer's form.
+            ValueError: The old file does not have the trainer's form.
         """
         ...

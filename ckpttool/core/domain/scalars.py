@@ -13,11 +13,11 @@ ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
 """The scalars of one file, by the trainer's names, sorted; absent scalars are left out."""
 
 _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
-"""Keys that manifests and ledgers have had from the first on, null if a file has no such scalar."""
+"""Keys that manifests and ledgers have always had; null if a file has no such scalar."""
 
 
 def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
-    """Return the values in the form of our own records."""
+    """Return the values in the form that our own records use."""
     return {**dict.fromkeys(_ALWAYS_SPELLED), **dict(values)}
 
 
@@ -30,7 +30,7 @@ class Scalars:
     samples: int | None = None
     tokens: int | None = None
     global_batch_size: int | None = None
-    """Samples a batch over all ranks."""
+    """Samples per batch over all ranks."""
     rest: ScalarValues = ()
     """The trainer's other scalars, by its own names."""
 
@@ -63,7 +63,7 @@ class NameClaim:
     scalar: str
     value: int
     at_least: bool = False
-    """Whether a larger one agrees, too."""
+    """Whether a larger value also agrees."""
     message: str
     """Message if the value inside contradicts it, with `%d` for that value."""
 
@@ -75,12 +75,12 @@ class ScalarRules:
     requested: tuple[RequestedScalar, ...] = ()
     """In the order of the request."""
     required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
-    """Roles whose files must hold scalars, and which whatever their siblings hold."""
+    """Roles whose files must contain scalars, and the scalars that each needs, regardless of the other files."""
     agreed: tuple[AgreedScalar, ...] = ()
     without: str | None = None
-    """The trainer's reaction to a file without one."""
+    """The trainer's reaction to a file without a required scalar."""
     without_batch_size: str | None = None
-    """Which of the trainer's files hold no batch size by right."""
+    """The files of the trainer that legitimately contain no batch size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class ShardFacts:
     """The facts that a layout knows about a file before it is opened."""
 
     scalars: tuple[RequestedScalar, ...] = ()
-    """To be read from it."""
+    """The scalars to read from it."""
     entries: RecordedEntries = ()
-    """Tensors that it must contain by its save's own record; empty if no record says."""
+    """Tensors that it must contain according to its save's own record; empty without a record."""
 
 
 NO_FACTS = ShardFacts()

@@ -9,7 +9,7 @@ from ckpttool.core.domain.finding import Finding, Row
 from ckpttool.core.domain.frozen import dataclass
 
 KeyPath: TypeAlias = "tuple[str | int, ...]"
-"""Keys, and indices of lists, from the top of the config down to a value."""
+"""Keys, and indices of lists, from the root of the config to a value."""
 
 
 class Nested(Enum):
@@ -35,9 +35,9 @@ class Setting:
     key: KeyPath
     value: Value
     line: int | None
-    """Counted from 1; None if an alias provides the value, because it is written elsewhere."""
+    """Counted from 1; None if the value is written elsewhere, and an alias refers to it."""
     spelt: str | None = None
-    """Texts and numbers without quotes, as the file has them; None for every other value."""
+    """The original text of unquoted strings and numbers; None for every other value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class Settings:
     path: str
     """The path from the user."""
     entries: tuple[Setting, ...]
-    """A section before its contents."""
+    """All settings; a section comes before its contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafeFix:
-    """A finding that exactly one value fixes."""
+    """The fix for a finding that has exactly one right value."""
 
     code: Row
     key: KeyPath
@@ -64,13 +64,13 @@ class SafeFix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The settings of a training config that all trainers share; the class of each trainer has more.
+    """The settings of a training config that all trainers share; the class of each trainer adds more.
 
     None: not set and without a known default.
     """
 
     trainer: str
-    """Whose config it is, by that trainer's name."""
+    """The name of the trainer that reads the config."""
     path: str
     """The path from the user."""
     text: str
@@ -79,21 +79,21 @@ class RunConfig:
     world_size: int | None
     """Ranks that it starts."""
     global_batch_size: int | None
-    """Samples a batch over all ranks."""
+    """Samples per batch over all ranks."""
     sink_size: int | None
     """Batches per data sink; None without data sinking, and if another file, which was not read, may set it."""
     prefix: str | None
-    """How the file names of the next saves begin."""
+    """Beginning of the file names of the next saves."""
     findings: tuple[Finding, ...]
     """Wrong types and unknown places that change a resume, with lines."""
     pipeline_stages: int | None = None
     replicas: int | None = None
-    """Data-parallel ranks, if only these are known: parts of the model may multiply the ranks."""
+    """Data-parallel ranks, if only these are known: model parallelism may multiply the total."""
 
     def started_on(self, devices: int | None) -> RunConfig:
         """Return the meaning of the config on this number of devices; None if that is unknown.
 
-        The same, unless a trainer's config says nothing of its own about them.
+        By default the config itself; different if a trainer's config does not state the devices.
         """
         del devices
         return self

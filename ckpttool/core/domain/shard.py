@@ -17,10 +17,10 @@ class FormatName(str, Enum):
     MINDSPORE_CKPT = "mindspore-ckpt"
     TORCH_ZIP = "torch-zip"
     TORCH_ZIPS = "torch-zips"
-    """Several of these, one after another: `.distcp`. A chain of one is both, and its name decides."""
+    """Several of these, one after another: `.distcp`. A file with a single part fits both formats; its name decides."""
     TORCH_PICKLE = "torch-pickle"
     OCDBT = "ocdbt"
-    """A file of a key-value store with arrays: its first bytes identify nothing, but its place does."""
+    """A file of a key-value store with arrays: its location identifies it, not its first bytes."""
 
 
 TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatName.TORCH_PICKLE})
@@ -44,7 +44,7 @@ class ShardRole(str, Enum):
     INDEX = "index"
     """A record that names the files of the save."""
     DATA = "data"
-    """A writer's slices of any data of the save, weights and optimizer state alike."""
+    """A writer's slices of any data of the save, both weights and optimizer state."""
     STATE = "state"
     """The rest of the training state: scheduler, random numbers, data loader."""
 
@@ -57,7 +57,7 @@ class FileStamp:
     token: tuple[int | str, ...]
     """The storage's identity of this version of the file: only compared for equality."""
     modified_ns: int | None = None
-    """Time of the last change of its content, in nanoseconds since 1970; None if a storage has none."""
+    """Time of the last change of its content, in nanoseconds since 1970; None if the storage has no such time."""
     changed_ns: int | None = None
     """When content, name or permissions last changed; unlike the mtime, users cannot set it back. None: unknown."""
 
@@ -78,7 +78,7 @@ class FileStamp:
 
 
 RecordedEntries: TypeAlias = "tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]"
-"""Names of tensors, each with the shapes that it may have; without a shape, any will do."""
+"""Names of tensors, each with the shapes that it may have; without shapes, any shape is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +91,15 @@ class Shard:
     """None if all ranks share the file."""
     role: ShardRole
     format: FormatName
-    """The format according to its *name*; the actual one is in its `ShardReport`."""
+    """The format according to its *name*; its `ShardReport` has the actual one."""
     run: int = 0
     """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
     stamp: FileStamp | None = None
     """None if the listing did not need it."""
     least: ByteCount | None = None
-    """Bytes that it must have at least by its save's own record; None if no record says."""
+    """Minimum size in bytes according to its save's own record; None without a record."""
     entries: RecordedEntries = ()
-    """As in `ShardFacts`."""
+    """The same as in `ShardFacts`."""
 
     @property
     def modified_ns(self) -> int | None:

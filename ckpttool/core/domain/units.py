@@ -10,7 +10,7 @@ Step = NewType("Step", int)
 """Global step: data batches consumed since the training began, skipped ones included."""
 
 STEP_DIGITS = 18
-"""A step has fewer, and int() of a million digits takes seconds."""
+"""Maximum number of digits. Steps have fewer, and int() of a million digits takes seconds."""
 
 
 def is_count(text: str) -> bool:
@@ -26,16 +26,16 @@ ByteCount = NewType("ByteCount", int)
 
 
 _MOST_RANGES = 12
-"""As many as fit on two lines: for thousands of scattered ranks, use the JSON output."""
+"""Maximum number of ranges, about two lines; for thousands of scattered ranks, use the JSON output."""
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
-    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; `everything`: without a limit."""
+    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI accept them; `everything`: no limit."""
     return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
 
 
 def on_nodes(ranks: Sequence[int], per_node: int, *, everything: bool = False) -> str:
-    """Format the nodes of ranks, and whether all of their ranks are included: `all of node 8`, `on nodes 0, 2-3`."""
+    """Format the nodes of ranks, and whether all ranks of a node are included: `all of node 8`, `on nodes 0, 2-3`."""
     nodes = sorted({rank // per_node for rank in ranks})
     named = _in_ranges("node", nodes, len(nodes) if everything else _MOST_RANGES)
     return f"all of {named}" if len(ranks) == per_node * len(nodes) else f"on {named}"
@@ -84,16 +84,16 @@ def moment(seconds: float) -> str:
     """Format a time in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
-        OverflowError: It is outside the calendar, as a file's time may be.
+        OverflowError: It is outside the calendar, which is possible for the time of a file.
     """
-    from datetime import datetime, timedelta, timezone  # already imported by typer; a library user need not have it
+    from datetime import datetime, timedelta, timezone  # typer imports it anyway; library users may not need it
 
     at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(seconds))
     return at.isoformat().replace("+00:00", "Z")
 
 
 def moment_if_any(seconds: float) -> str | None:
-    """Format a file's time as `moment` does; None if it is outside the calendar: any program may set any time."""
+    """Format a file's time as `moment` does; None if it is outside the calendar, because programs can set any time."""
     try:
         return moment(seconds)
     except OverflowError:
@@ -111,7 +111,7 @@ def lasting(seconds: float) -> str:
 
 
 _TENTHS_FROM = 3600
-"""Seconds in a unit shown with tenths, up to ten of them: of hours and days."""
+"""Units shown with one decimal place below ten, in seconds: hours and days."""
 
 
 def on_all(ranks: int) -> str:
@@ -120,4 +120,5 @@ def on_all(ranks: int) -> str:
 
 
 MAX_RANKS = 1 << 20
-"""More than any training has. A single name or option must not decide how many ranks we look for."""
+"""More than any training run has. The limit keeps a single name or option from setting the number of ranks that we
+check."""

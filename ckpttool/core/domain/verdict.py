@@ -30,17 +30,17 @@ class Level(IntEnum):
 
     @property
     def word(self) -> str:
-        """The lower-case word that options and JSON use."""
+        """The lower-case name in options and JSON."""
         return self.name.lower()
 
     @property
     def reads_content(self) -> bool:
-        """Whether every byte of a shard is read, or only its header."""
+        """Whether every byte of a shard is read, not just its header."""
         return self >= Level.CHECKSUM
 
 
 class VerdictWord(str, Enum):
-    """A verdict in one word, best first."""
+    """One-word verdicts, best first."""
 
     VERIFIED = "verified"
     AGREED = "agreed"
@@ -55,7 +55,7 @@ class VerdictWord(str, Enum):
 
 
 MIN_COPIES = 3
-"""Copies that count as proven if they agree; of so many in all, two that agree convict the third."""
+"""Number of copies that count as proven if they agree; if two of three agree, the third is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +70,21 @@ class CheckTask:
     named_format: FormatName
     level: Level
     cost: ByteCount
-    """Bytes that the check will read, as far as the listing knows."""
+    """Bytes that the check will read, estimated from the listing."""
     facts: ShardFacts = NO_FACTS
     """The layout's facts about the file."""
     part: tuple[int, int] | None = None
-    """First byte and first byte after, if several tasks share a big file; None: all of it."""
+    """First byte and first byte after the part, if several tasks share a big file; None: the whole file."""
     seal: ShardSeal | None = None
     """A manifest's record of this file."""
     sha256: str | None = None
     """The digest in the save's own record, 64 hexadecimal digits."""
     hashes: bool = False
-    """Also take xxh3-128 of the file and of each chunk: for sealing."""
+    """Whether to also compute xxh3-128 of the file and of each chunk, for sealing."""
     digests: bool = True
-    """Also compute the digest of each tensor, if every byte is read."""
+    """Whether to also compute the digest of each tensor, if every byte is read."""
     listed: FileStamp | None = None
-    """The file as the listing saw it: damage in one that has changed since proves nothing."""
+    """The stamp of the file in the listing: damage in a file that has changed since then proves nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class ShardDigest:
     xxh3_128: str
     """32 hexadecimal digits."""
     chunks: tuple[str, ...]
-    """The same of each 64 MiB, in file order."""
+    """Digest of each 64 MiB, in file order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ShardReport:
     rank: Rank | None
     role: ShardRole
     level: Level
-    """How hard this shard was really checked."""
+    """The level at which this shard was actually checked."""
     format: FormatName | None
     stamp: FileStamp | None
     """The file that was read; None if it could not be opened."""
@@ -136,9 +136,9 @@ class ShardReport:
     schema_hash: str | None
     """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
     tensors: int | None
-    """How many tensors the header declares; None if it could not be parsed."""
+    """Number of tensors that the header declares; None if it could not be parsed."""
     checksum_matched: bool
-    """True if a checksum exists and matched: only then the verdict is `verified`."""
+    """True if a checksum exists and matched; only then is the verdict `verified`."""
     bytes_read: ByteCount
     findings: tuple[Finding, ...]
     embedded_checksum: bool = False
@@ -152,19 +152,19 @@ class ShardReport:
     digest: ShardDigest | None = None
     """None unless hashes were requested."""
     stats: Sequence[TensorStat] = ()
-    """At level NUMERICS: every floating-point tensor, in file order."""
+    """At level NUMERICS: the statistics of every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None
-    """If every byte was read and its tensors are known; else None."""
+    """Digests of its tensors, if these are known and every byte was read; else None."""
     copies: int = 1
-    """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
+    """Number of known replicas with identical tensors, including this shard."""
     copy_matched: bool = False
     """Whether one of these copies has a matching checksum."""
     remembered: bool = False
-    """True if a ledger has an earlier check of this very file, so that it was not read again."""
+    """True if a ledger has an earlier check of this unchanged file, so that it was not read again."""
 
     @property
     def word(self) -> VerdictWord:
-        """The verdict on this shard alone, in one word."""
+        """The one-word verdict on this shard alone."""
         return _worst_word(self.best, self.findings)
 
     @property
@@ -185,12 +185,12 @@ class Verdict:
     """The verdict on one checkpoint. Its status is derived from the findings."""
 
     key: CheckpointKey
-    """Whose verdict this is: names alone may occur twice in a tree."""
+    """The checkpoint's key, because a name may occur twice in a tree."""
     name: str
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """Sorted by (rank, path); for a subset, only of its shards."""
+    """Sorted by (rank, path); for a subset, only those of its shards."""
     findings: tuple[Finding, ...]
     """Findings about the shards and about the checkpoint."""
     unseen: int = 0
@@ -200,11 +200,11 @@ class Verdict:
     compared_with: tuple[str, ...] = ()
     """Other checkpoints, by name, that showed which ranks have copies of the same tensors; nearest first."""
     also_read: tuple[str, ...] = ()
-    """Those of these that were read for no other reason."""
+    """Those among them that were read only for this comparison."""
 
     @property
     def word(self) -> VerdictWord:
-        """The verdict in one word: that of the worst shard."""
+        """The one-word verdict: that of the worst shard."""
         best = VerdictWord.STRUCT_OK
         if self.reports and not self.unseen:
             best = max({report.best for report in self.reports}, key=_BADNESS.index)
@@ -219,7 +219,7 @@ class Verdict:
 
     @property
     def looked_at(self) -> bool:
-        """False if no shard was opened and no name is wrong: then `word` has no meaning."""
+        """False if no shard was opened and no name is wrong; `word` is then meaningless."""
         return bool(self.reports or self.beside or self.findings or not self.unseen)
 
     @property
@@ -248,7 +248,7 @@ def word_of(finding: Finding) -> VerdictWord:
     """Return the verdict for one finding alone; a note has none."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
-    if finding.is_tie:  # it was read, and its meaning is undecided
+    if finding.is_tie:  # it was read, but its meaning is undecided
         return VerdictWord.SUSPECT
     if finding.code.verdict is not None:
         return VerdictWord(finding.code.verdict)
@@ -263,10 +263,10 @@ class Verification(Answered):
 
     inventory: Inventory
     verdicts: tuple[Verdict, ...]
-    """One for each requested checkpoint, newest first."""
+    """One verdict per requested checkpoint, newest first."""
     level: Level
     seconds: float
-    """How long it took."""
+    """Duration of the check."""
     view: View = USUAL
 
     def in_short(self) -> dict[str, object]:
@@ -275,7 +275,7 @@ class Verification(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; without checkpoints, the code for "nothing proven"."""
+        """The safest code for all checkpoints; without checkpoints, the code for "nothing proven"."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
         findings = (finding for verdict in self.verdicts for finding in verdict.findings)

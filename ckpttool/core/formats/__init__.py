@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
     name: FormatName
     recognise: Callable[[bytes], bool]
-    """Tells from the first bytes, never from the file's name."""
+    """Returns whether the first bytes have this format; never uses the file's name."""
     reader: Callable[[], ShardFormat]
 
 
@@ -100,11 +100,11 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
 
     Args:
         source: The open shard.
-        named: The format that its name claims. It affects only the message if the content has another format.
+        named: The format that its name claims. It only affects the message if the content has another format.
         facts: The layout's facts about the shard, and the values that it requests.
 
     Returns:
-        The header, with findings if the file is damaged, refused or unknown. Content never raises.
+        The header, with findings if the file is damaged, refused or unknown. The content never causes an exception.
 
     Raises:
         OSError: The disk did not answer.
@@ -117,7 +117,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     head = front.head()
     if not head:
         return unread_header(named, damage(Code.SHARD_EMPTY, "The file is empty."), bytes_read=0)
-    if named is FormatName.OCDBT:  # values follow one another unchanged, zeros too: the store has the place of each
+    if named is FormatName.OCDBT:  # unchanged values, zeros included: the store has the position of each
         return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
         return _zeroed(source, named, head)
@@ -146,7 +146,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
-    """Report zeros in place of the header, and whether the end is zero too; the middle is not checked."""
+    """Report zeros in place of the header, and whether the end is also zero; the middle is not checked."""
     size = source.stamp.size
     tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
     tail_is_zero = not tail.strip(b"\0")
@@ -185,7 +185,7 @@ def _unrecognised(head: bytes, size: int) -> Finding:
 
 
 def _under_its_name(header: Header, named: FormatName) -> Header:
-    """Add that a file carries the name of another format."""
+    """Add that a file's name belongs to another format."""
     if header.format in TORCH_FORMATS:
         if header.format is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS:
             return replace(header, format=named)  # both begin with the same bytes

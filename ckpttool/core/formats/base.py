@@ -1,4 +1,4 @@
-"""The seam for shard file formats: header in, tensor entries out."""
+"""The interface of shard file formats: header in, tensor entries out."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ RECORD = 0x0A
 """First byte of every record of MindSpore: field 1, length-delimited."""
 
 LENGTH_BYTES = 8
-"""Size of a safetensors header's length field, in front of it."""
+"""Size of the length field in front of a safetensors header."""
 
 CHECKSUM_KEY = "crc_num"
 """Key of MindSpore's checksum in a safetensors header."""
 
 LAST_PAGE_BYTES = 4096
-"""A lost page at the end of a file is the most common trace of a power failure: the size is right, the data are
+"""A lost page at the end of a file is the most common trace of a power failure: the size is right, but the data are
 lost."""
 
 MAX_DIMS = 64
-"""Dimensions of a tensor; numpy supports no more, MindSpore fewer."""
+"""Maximum dimensions of a tensor: the limit of numpy; that of MindSpore is lower."""
 
 MAX_NAME_CHARS = 65_536
-"""Length of a tensor's name; the longest that trainers write have some 200."""
+"""Maximum length of a tensor's name; the longest that trainers write have about 200."""
 
 MAX_FINDINGS = 16
-"""After so many a shard is damaged beyond doubt, and a hostile file could continue for ever."""
+"""Maximum number of findings: by then a shard is certainly damaged, and a hostile file could cause them endlessly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Header:
     """The declarations of a shard's header, and every inconsistency in it."""
 
     format: FormatName
-    """The file's format by its content; by its name if the content is unknown."""
+    """The file's format according to its content, or to its name if the content is unknown."""
     entries: tuple[TensorEntry, ...]
-    """In file order; up to the damage, if the header is damaged."""
+    """In file order; if the header is damaged, up to the damage."""
     scalars: ScalarValues
     """The requested scalars that exist."""
     metadata: tuple[tuple[str, str], ...]
@@ -62,7 +62,7 @@ class Header:
     checksum: Checksum | None
     """The checksum that the file itself carries, not yet recomputed."""
     findings: tuple[Finding, ...]
-    """Without a path: the caller knows it."""
+    """Findings without a path, which the caller adds."""
     bytes_read: int
     schema_hash: str | None
     """The result of `schema_hash`; None if the header could not be parsed to its end."""
@@ -82,7 +82,7 @@ class Checksum:
     """`crc32-file`: over all bytes before `end`. `crc32-entries`: over each tensor's name (UTF-8) and data, by name."""
     value: int
     end: int
-    """First byte that it does not cover."""
+    """The first byte that the checksum does not cover."""
 
 
 class ShardFormat(Protocol):
@@ -108,9 +108,9 @@ def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
         rows: Name, dtype and shape (`8,4`; a scalar's is empty) of every tensor, in any order.
 
     Returns:
-        32 hex digits of xxh3-128. It finds accidents; it does not withstand an attacker.
+        32 hex digits of xxh3-128. The hash detects accidents; it does not withstand an attacker.
     """
-    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+    from xxhash import xxh3_128_hexdigest  # saves `--help` half a millisecond
 
     return xxh3_128_hexdigest("\0".join(chain.from_iterable(sorted(rows))).encode())
 
@@ -121,7 +121,7 @@ def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]
 
 
 def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
-    """Return the place of the last tensor data of a file: a page, or less if there is less."""
+    """Return the range of a file's last tensor data: one page, or less if there is less."""
     spans = list(chain.from_iterable(entry.spans for entry in entries))
     if not spans:
         return None
@@ -130,7 +130,7 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
 
 
 def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
-    """Make the header of a file of which only the format is known."""
+    """Create the header of a file of which only the format is known."""
     return Header(
         format=name,
         entries=(),
@@ -144,7 +144,7 @@ def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Head
 
 
 def over_limit(message: str) -> Finding:
-    """Refuse to read on."""
+    """Return a finding that refuses the rest of the file."""
     return unsafe(Code.OVER_LIMIT, message)
 
 

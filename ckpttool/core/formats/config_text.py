@@ -1,4 +1,4 @@
-"""Foreign configs in YAML, JSON or TOML as one kind of document: their settings, with lines."""
+"""Configs of other programs in YAML, JSON or TOML, as one kind of document: their settings, with lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConfigFile:
     """A config for several readers, parsed once on first use."""
 
     def __init__(self, content: bytes, *, path: str) -> None:
-        """Take the complete file, and its path as the user gave it."""
+        """Store the complete file, and its path as the user gave it."""
         self.content = content
         self.path = path
 

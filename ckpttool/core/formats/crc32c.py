@@ -1,6 +1,6 @@
-"""CRC-32C (Castagnoli, reflected), which event files and OCDBT carry.
+"""CRC-32C (Castagnoli, reflected), which event files and OCDBT contain.
 
-No library: the kernels of `google-crc32c` would be a dependency for files of a few MB. In Python it makes 10 MB/s.
+Computed without a library: `google-crc32c` would be a dependency just for files of a few MB. Python reaches 10 MB/s.
 """
 
 from __future__ import annotations

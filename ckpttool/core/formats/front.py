@@ -1,4 +1,4 @@
-"""The beginning of a file, and its last page on request: read once each, and hardly copied."""
+"""The beginning of a file, and its last page on request: read once each, and rarely copied."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import ByteSource
 
 HEAD_BYTES = 4096
-"""Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
+"""Bytes that are read first: enough for every magic number, and for a small header in one call."""
 
 _BEHIND_BYTES = 4096
 """Bytes read after a header together with it: training scalars are the first tensors of many files."""
 
 _KEPT_BYTES = 2 << 20
-"""The longest beginning whose memory a thread keeps for the next file: a header of 10,000 tensors."""
+"""Maximum size of a buffer that a thread keeps for the next file: a header of 10,000 tensors."""
 
 
 class _Cache(local):
@@ -26,9 +26,9 @@ class _Cache(local):
     def __init__(self) -> None:
         self.block = bytearray(HEAD_BYTES)
         self.expected = HEAD_BYTES
-        """Bytes to read of the next file: shards of one training have headers of one length."""
+        """Bytes to read of the next file, because shards of a run have headers of the same length."""
         self.files = 0
-        """Number of opened files; the block has bytes of the last of them."""
+        """Number of opened files; the block has bytes of the last one."""
 
 
 _KEPT = _Cache()
@@ -37,7 +37,7 @@ _KEPT = _Cache()
 class Front:
     """An open file whose first bytes are in memory; a `ByteSource` that does not read them again.
 
-    The memory is valid only for this thread, until it opens the next file; afterwards the file is read again.
+    The memory is valid only for this thread, until it opens the next file; after that, the file is read again.
     """
 
     __slots__ = ("_file", "_kept", "_page", "_page_begin", "_source", "block", "length", "stamp")
@@ -53,7 +53,7 @@ class Front:
         self._kept = front = _KEPT
         front.files = self._file = front.files + 1
         self.block: bytearray = front.block
-        """The bytes read, followed by leftovers of other files."""
+        """The bytes read, followed by old bytes of other files."""
         self.length = 0
         """Number of the file's bytes in the block."""
         self._page = b""
@@ -82,7 +82,7 @@ class Front:
         self.length += self._source.read_into(self.length, memoryview(self.block)[self.length : end])
 
     def expect_again(self, end: int) -> None:
-        """Expect that the next file needs as much as this one, and a little more."""
+        """Assume that the next file needs as much as this one, and a little more."""
         self._kept.expected = min(end + _BEHIND_BYTES, _KEPT_BYTES)
 
     def keep(self, page: tuple[int, int]) -> None:

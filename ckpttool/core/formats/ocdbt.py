@@ -1,10 +1,9 @@
 """OCDBT, the key-value store of JAX's libraries for arrays: a manifest, a B-tree of nodes, and data files.
 
-Manifest and nodes are framed by a length and a CRC-32C; the values in the data files have no checksum. The nodes give
+Manifests and nodes are framed by a length and a CRC-32C; the values in the data files have no checksum. The nodes give
 the place of each value, so the required data files and their minimum sizes are known without reading them.
 
-Source:
-    The storage format as TensorStore documents it (kvstore/ocdbt), and what TensorStore 0.1.86 wrote.
+Source: The storage format as TensorStore documents it (kvstore/ocdbt), and files that TensorStore 0.1.86 wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
 """Maximum number of values in a tree; each chunk of an array is a value."""
 MOST_BYTES = 2 << 30
-"""Maximum size of all unpacked nodes: a small node may be referenced, and unpacked, any number of times."""
+"""Maximum size of all unpacked nodes: a small node may be referenced and unpacked any number of times."""
 MOST_TEXT = 256 << 20
 """Maximum bytes of the keys or paths of a node: each may repeat the previous one completely."""
 
@@ -35,7 +34,7 @@ _NODE_MAGIC = bytes.fromhex("0cdb20de")
 _LENGTH_BYTES, _CRC_BYTES, _UUID_BYTES, _LEVEL_BYTES = 8, 4, 16, 4
 _ZSTD = 1
 _NOWHERE = 2**64 - 1
-"""As offset: there is no such thing."""
+"""As an offset: it does not exist."""
 _MOST_VARINT_BITS = 64
 _RECORDS = (b"/.zarray", b"/zarr.json")
 """Ends of the keys of values that describe how an array is split into chunks; each array has one."""
@@ -47,7 +46,7 @@ class BrokenStoreError(Exception):
     """A manifest or a node is inconsistent."""
 
     def __init__(self, code: Row, path: str, message: str) -> None:
-        """Take its code, its path, and the problem."""
+        """Store the code, the path, and the problem."""
         super().__init__(message)
         self.code = code
         self.path = path
@@ -58,7 +57,7 @@ class OverLimitError(Exception):
 
 
 class Extent(NamedTuple):
-    """The place of a value."""
+    """The location of a value."""
 
     path: str
     """Path of the data file, relative to the store; untrusted."""
@@ -71,9 +70,9 @@ class Store:
     """The contents of a store's manifest and nodes."""
 
     least: dict[str, int]
-    """Bytes that each data file must have at least, by path; untrusted paths, relative to the store."""
+    """Minimum size of each data file in bytes, by path; paths are untrusted, and relative to the store."""
     arrays: frozenset[str]
-    """Names of its arrays."""
+    """Names of the arrays in the store."""
     broken: tuple[BrokenStoreError, ...]
     """Inconsistent nodes: their descendants are unknown."""
 
@@ -89,7 +88,7 @@ class _Child(NamedTuple):
 
 
 def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
-    """Read a store from its manifest to the place of every value; no value is read.
+    """Read a store from its manifest to the location of every value, but no value.
 
     Args:
         read: Returns a number of bytes of a file in the store from an offset, or all bytes to its end; None if the file
@@ -135,14 +134,14 @@ class _Walk:
                 self.broken.append(error)
 
     def _children(self, child: _Child) -> list[_Child]:
-        """Take a node; return the nodes below it."""
+        """Add a node to the contents; return the nodes below it."""
         extent = child.extent
         self._need(extent)
         if extent.length > MOST_NODE_BYTES:
             raise OverLimitError(f"has a node of {extent.length} bytes")
         data = self._read(extent.path, extent.offset, extent.length)
         if data is None or len(data) < extent.length:
-            return []  # the file is missing or cut, which `least` shows
+            return []  # the file is missing or truncated, which `least` shows
         node = _parsed(data, extent.path, _NODE_MAGIC, lambda body: self._counted(body, child))
         self._values += len(node.keys)
         if self._values > MOST_VALUES:
@@ -196,7 +195,7 @@ class _Body:
                 raise ValueError("a number has more than 64 bits")
 
     def varints(self, count: int) -> list[int]:
-        if count > len(self._data):  # each takes a byte at least
+        if count > len(self._data):  # each takes at least one byte
             raise ValueError("it counts more entries than it contains")
         return [self.varint() for _ in range(count)]
 
@@ -259,7 +258,7 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
 
 def _unpacked(data: bytes) -> bytes:
     """Decompress zstd data."""
-    from zstandard import ZstdDecompressor, ZstdError  # a start needs none
+    from zstandard import ZstdDecompressor, ZstdError  # most starts do not need it
 
     try:
         unpacked: bytes = (
@@ -277,13 +276,13 @@ def _root(body: _Body) -> _Child | None:
     body.take(_UUID_BYTES)
     if body.varint():
         raise ValueError("the manifest is in several files, which ckpttool does not read")
-    body.varints(2)  # how large values in nodes, and nodes, may be
+    body.varints(2)  # size limits of values in nodes, and of nodes
     body.take(1)
     if body.varint() == _ZSTD:
         body.take(_LEVEL_BYTES)
     files = body.files("")
     versions = body.varint()
-    body.varints(versions)  # their numbers, ascending
+    body.varints(versions)  # numbers of the versions, ascending
     heights = body.take(versions)
     numbers, offsets, lengths = (body.varints(versions) for _ in range(3))
     if not versions or offsets[-1] == _NOWHERE:

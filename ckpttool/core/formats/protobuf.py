@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as the files that ckpttool reads use it."""
+"""The parts of protobuf's wire format that occur in the files that ckpttool reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
         byte = buffer[at + place]
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:  # noqa: PLR2004
-            if not byte:  # no writer pads a number
+            if not byte:  # writers do not pad numbers
                 break
             return value, at + place + 1
     raise WireError("a number has no end")

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_BYTES = 1 << 20
-"""A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
+"""Maximum size in bytes. A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
 MAX_DEPTH = 64
-"""A real config nests six deep; a trainer's own parser gives up at a few dozen levels."""
+"""Maximum nesting. A real config has six levels; a trainer's own parser fails at a few dozen."""
 MAX_NODES = 200_000
-"""Values after every alias is written out. A real config has some hundred; nine lines of aliases make a billion."""
+"""Maximum number of values with all aliases expanded. A real config has some hundred; nine lines of aliases can produce
+a billion."""
 MAX_NUMBER_CHARS = 100
-"""Python refuses to print numbers of thousands of digits, and sizes are multiplied with one another."""
+"""Maximum digits of a number: Python refuses to print thousands of digits, and sizes are multiplied."""
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
@@ -37,7 +38,8 @@ class Document:
     data: dict[str, object]
     """Exactly the result of `yaml.safe_load`."""
     lines: dict[KeyPath, int]
-    """Line from 1 of each key and list item, in the order of the file; aliased parts only at their definition."""
+    """Line number, from 1, of each key and list item, in the order of the file; aliased parts only at their
+    definition."""
     spelt: dict[KeyPath, str]
     """Text and numbers without quotes as they are in the file: `010` is eight."""
 
@@ -75,13 +77,13 @@ def parse_document(content: bytes, *, where: str) -> Document:
         raise ConfigError(f"{where!r} is not UTF-8 (byte {error.start})") from error
     except yaml.YAMLError as error:
         why, line = " ".join(str(error).split()), None
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four lines with a drawing, in one
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four-line message, as one line
             line = int(error.problem_mark.line) + 1
             why = f"line {line}: {', '.join(filter(None, (error.context, error.problem)))}"
         several = (
             isinstance(error, yaml.MarkedYAMLError) and error.context == "expected a single document in the stream"
         )
-        kind = ForeignConfigError if several else ConfigError  # no program reads such for one config
+        kind = ForeignConfigError if several else ConfigError  # no program reads this as a single config
         raise kind(f"{where!r} is not valid YAML: {why}", line=line) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
         raise ConfigError(f"{where!r} cannot be read: {error}".replace("\n", " ")) from error
@@ -109,7 +111,7 @@ def read_head(path: str) -> bytes:
     try:
         with open(path, "rb", opener=_open_regular) as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # no file can have such a name: NUL, or an unencodable character
+    except (OSError, ValueError) as error:  # not a valid file name: NUL, or an unencodable character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
 
@@ -226,10 +228,10 @@ def _line(node: yaml.Node) -> int:
 
 
 def settings_of(document: Document, *, path: str) -> Settings:
-    """Return every setting of a config, aliases written out.
+    """Return every setting of a config, with aliases expanded.
 
     Args:
-        document: As `parse_document` gives it, which bounds its depth and its size.
+        document: The result of `parse_document`, which limits its depth and size.
         path: The file, as the user gave it.
     """
     entries = tuple(

@@ -29,7 +29,7 @@ _ANY_NUMBER = frozenset(_PACKING)
 _ONE_ELEMENT = frozenset({(), (1,)})
 
 _Field = tuple[RequestedScalar, int, Struct]
-"""A request, its place in the read range, and its packing."""
+"""A requested scalar, its position in the read range, and its packing."""
 
 _NEIGHBOURS = 4096
 """Scalars closer than this are read in one call: a call costs more than the bytes between."""
@@ -37,7 +37,7 @@ _NEIGHBOURS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPlan:
-    """The place of the scalars in a shard: the same in every file with the same header."""
+    """The location of the scalars in a shard: the same in every file with the same header."""
 
     reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
     """First byte of each read, its length, and its fields."""
@@ -60,11 +60,11 @@ class ScalarReading:
 
 
 def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedScalar]) -> ScalarPlan:
-    """Find the requested scalars in a shard's tensors; neighbours are read in one call.
+    """Find the requested scalars in a shard's tensors; adjacent scalars are read in one call.
 
     Args:
         entries: In file order; each scalar's name at most once.
-        requested: Which scalars.
+        requested: The scalars to find.
     """
     by_name = {scalar.name: scalar for scalar in requested}
     findings = []
@@ -129,8 +129,9 @@ def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tup
     """Read every one-element tensor, and every short text, of any name.
 
     Returns:
-        Names and values, in file order; only the first of thousands. A float is returned as the shortest decimal with
-        the same bits. Floats of 8 bits or less, and values beyond the end of a truncated file, are left out.
+        Names and values, in file order; if there are thousands, only the first of them. A float is returned as the
+        shortest decimal with the same bits. Floats of 8 bits or less, and values beyond the end of a truncated file,
+        are left out.
 
     Raises:
         OSError: The disk did not answer.

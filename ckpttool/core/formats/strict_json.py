@@ -16,18 +16,20 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonObject: TypeAlias = "dict[str, Json]"
 
 DEFAULT_LIMIT = ByteCount(1 << 30)
-"""No record next to a checkpoint is that large: the metadata of 8,192 ranks has some hundred megabytes."""
+"""Maximum size of a record next to a checkpoint: the metadata of 8,192 ranks has some hundred megabytes."""
 
 MOST_MEMORY = ByteCount(160 << 20)
-"""Memory of a record's values, estimated generously: three bytes of `{},` become seventy. Some 150,000 entries."""
+"""Maximum memory of a record's values, by a generous estimate: three bytes of `{},` become seventy. About 150,000
+entries."""
 
 OWN_MEMORY = ByteCount(512 << 20)
-"""As much for documents that ckpttool closed with a hash: those of 10,000 ranks are that large, and have to be read."""
+"""The same for documents that ckpttool closed with a hash: those of 10,000 ranks are this large, and must be
+readable."""
 
 MAX_DEPTH = 64
-"""Records nest six deep. A hostile file must not decide how much of our stack it takes."""
+"""Maximum nesting; records have six levels. A hostile file must not determine the use of our stack."""
 
-_SHOWN = 60  # characters of a wrong value that a message repeats
+_SHOWN = 60  # maximum characters of an invalid value in a message
 _NONFINITE = ("nan", "inf", "-inf")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEP)
@@ -41,7 +43,7 @@ class ParseError(ValueError):
     """A record differs from its specification. Readers catch this error and report a finding."""
 
     def __init__(self, problem: str, *, where: str = "", key: str = "", line: int | None = None) -> None:
-        """Take the problem and its place.
+        """Store the problem and its location.
 
         Args:
             problem: The expected and the actual value.
@@ -61,7 +63,7 @@ def parse_json(
 ) -> Json:
     """Return the document, if every reader would parse it the same way.
 
-    Refused although `json` takes it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
+    Refused although `json` accepts it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
     infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.
 
     Args:
@@ -112,7 +114,7 @@ def number(value: float | None) -> Json:
 
 
 def measured(value: float | None) -> Json:
-    """Encode a measured value with six significant digits: the others are arithmetic noise."""
+    """Encode a measured value with six significant digits: further digits are arithmetic noise."""
     return None if value is None else number(float(f"{value:.6g}"))
 
 
@@ -260,7 +262,7 @@ def _snippet(value: Json) -> str:
         case list():
             return "a list"
         case int() if not isinstance(value, bool) and abs(value) > 10**_SHOWN:
-            return "an integer of more digits than are worth showing"  # and than Python would agree to print
+            return "an integer of more digits than are worth showing"  # and longer than Python agrees to print
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

@@ -1,4 +1,4 @@
-"""The seam for training logs: a stream of bytes in, steps, notes and problems out, in the order of the log."""
+"""The interface for training logs: a stream of bytes in; steps, notes and problems out, in the order of the log."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ckpttool.core.domain.metrics import LocalTime, LogItem, LogNote, LogProblem
 from ckpttool.core.domain.units import Step
 
 BLOCK_BYTES = 1 << 18
-"""A block at a time: large enough that Python's share a byte is small, small enough to stay in the cache."""
+"""Bytes per block: large enough for little overhead of Python per byte, small enough to stay in the cache."""
 
 LONGEST_LINE = 1 << 20
 """A longer line is not a log line. Without a limit, a file without line ends would be read into memory completely."""
 
 EXCERPT_CHARS = 200
 
-_LONGEST_TELLING = 1 << 14  # bytes: settings that are printed name hundreds of files
+_LONGEST_TELLING = 1 << 14  # bytes, because printed settings may name hundreds of files
 
-# Each digit can be matched in one way only: two would take hours for a torn line of a million of them.
+# Each digit can match in only one way: two would take hours for a torn line of a million digits.
 _DECIMAL = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _TWO_NUMBERS = re.compile(rb"[\d.eE+-]+(?:\s+[\d.eE+-]+)+")
 _NO_VALUE = frozenset({b"", b"none", b"unavailable", b"null"})
 
 
 class Readable(Protocol):
-    """As much of a binary file as a reader needs; a pipe has no more."""
+    """The methods of a binary file that a reader needs; a pipe has no others."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes; empty at the end."""
@@ -37,10 +37,10 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """One log, opened."""
+    """An open log."""
 
     name: str
-    """As it is shown to people."""
+    """The name for display."""
     stream: Readable
     """The log from its first byte, already decompressed."""
     columns: Mapping[str, str] | None = None
@@ -54,7 +54,7 @@ class LogFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for users."""
+        """The format's name for users."""
         ...
 
     def recognise(self, head: bytes) -> bool:
@@ -71,7 +71,7 @@ class LogFormat(Protocol):
 
 
 RankLogs = tuple[str, ...]
-"""The logs of one rank, oldest first."""
+"""The logs of a rank, oldest first."""
 
 
 class LogPlaces(Protocol):
@@ -79,11 +79,11 @@ class LogPlaces(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names, for a message."""
+        """Names of the logs, for a message."""
         ...
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Return the logs of each rank, lowest rank first, of the training that saved into a folder; none: no logs.
+        """Return the logs of each rank, lowest rank first, of the training that saved into a folder; empty: no logs.
 
         Args:
             root: The folder with the checkpoints.
@@ -101,7 +101,7 @@ class Block:
 
     data: bytes
     first_line: int
-    """Number of its first line, from 1."""
+    """Line number of the block's first line, from 1."""
     _requests: int = 0
     _lines_before: int = 0
 
@@ -153,7 +153,7 @@ def _skip_line(source: LogSource) -> bytes:
 
 
 def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
-    """Yield each line with its number, without its end: for formats in which every line matters."""
+    """Yield each line with its number, without its line end, for formats in which every line matters."""
     for block in blocks(source):
         if isinstance(block, LogProblem):
             yield block

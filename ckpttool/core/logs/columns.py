@@ -64,9 +64,9 @@ class Csv:
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first line, which has names and no numbers, and by a row: sentences have commas, too."""
+        """Recognize it by the first line, which has names and no numbers, and by a row: sentences also have commas."""
         first, _, rest = head.partition(b"\n")
-        if _MOMENT.search(first):  # a line of some other log, with commas in it
+        if _MOMENT.search(first):  # a line of another log that contains commas
             return False
         names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
         if len(names) < 2 or not all(name.isprintable() and _is_name(name) for name in names):  # noqa: PLR2004

@@ -36,10 +36,10 @@ Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text means no value."""
 
 CURVES = frozenset({"learning_rate", "validation_loss"})
-"""Fields for comparisons of complete runs only: elsewhere errors in these do not matter."""
+"""Fields that only comparisons of complete runs use; elsewhere, errors in them do not matter."""
 _NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm", *sorted(CURVES))
 _OF_NO_USE = frozenset({"epoch", "optimizer_step"})
-"""Columns that may be named, for logs have them; no answer rests on one."""
+"""Columns that users may name because logs have them, although no answer depends on them."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -47,7 +47,7 @@ def parse_columns(text: str) -> dict[str, str]:
     """Return field -> column for `step=iter,global_norm=gnorm`.
 
     Raises:
-        UsageError: It is not of that form, or names a field that there is not.
+        UsageError: It does not have that form, or names a field that does not exist.
     """
     columns: dict[str, str] = {}
     for part in text.split(","):
@@ -84,11 +84,11 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
 
 
 def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
-    """Yield a step for each group of neighbouring rows of one step, and report each point where the log goes back.
+    """Yield a step for each group of consecutive rows of one step, and report each point where the log goes back.
 
     Args:
         source: The log.
-        rows: Its rows; None if another process began: a repeated step is a separate step.
+        rows: Its rows; None marks the start of another process; a step that is repeated after it is a separate step.
     """
     pending: StepMetrics | None = None
     is_new = False

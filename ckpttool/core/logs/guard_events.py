@@ -41,7 +41,7 @@ class GuardEvents:
     name = "guard-events"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by its first line, which every process writes at its start."""
+        """Recognize it by its first line, which every process writes when it starts."""
         return is_run(head.lstrip().split(b"\n", 1)[0])
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
@@ -63,7 +63,7 @@ def event_lines(
     """Yield every event, in the order of the file and in bounded memory.
 
     An incomplete line at the end of the file, or before another process began, means that its writer was killed: that
-    is a note. Any other unreadable line is a problem. Kinds that a later ckpttool may write are skipped.
+    is a note. Any other unreadable line is a problem. Kinds that a later version of ckpttool may write are skipped.
 
     Args:
         source: The file.
@@ -113,7 +113,7 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
         event, values = item.event, item.event.values
         if event.kind is GuardEventKind.STEP:
             row = {field: values[field] for field in ALIASES if field in values}
-            if values.get("overflow") is True:  # then the loss scaler drops it, whether the guard acts or watches
+            if values.get("overflow") is True:  # the loss scaler then drops it, whether the guard acts or only watches
                 row["skipped"] = True
             yield item.number, {field: _text(value) for field, value in row.items()}
         elif event.kind in _DROPS and values.get("dropped") is True:
@@ -149,7 +149,7 @@ class GuardFiles:
 
 def _in(folder: str) -> tuple[RankLogs, ...]:
     ranks: dict[int, list[tuple[bool, str]]] = {}
-    with suppress(OSError):  # it is only looked for: not being there is the usual case
+    with suppress(OSError):  # it is optional, and usually absent
         for entry in open_storage(folder).entries(""):
             if match := _FILE.fullmatch(entry.name):
                 ranks.setdefault(int(match["rank"]), []).append((match["aside"] is None, f"{folder}/{entry.name}"))

@@ -12,10 +12,10 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.logs.table import FIELDS, Rows, StepTable
 
 KEPT_PROBLEMS = 50
-"""Enough to see the problem; others are only counted, except the first log that cannot be read to its end."""
+"""Maximum number of listed problems; others are only counted, except the first log that cannot be read to its end."""
 
 _MOST_ATTEMPTS = 1000
-"""No training is started more often; if a log goes back more often, attempts are not counted, only steps."""
+"""No run starts more often; if a log goes back more often, steps are counted, but not attempts."""
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 
@@ -27,7 +27,7 @@ def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str
     have values that the other lacks, and the worse of two embedding norms counts, because one unhealthy rank is enough.
     Different norms mean two attempts: the later attempt by the clock counts, else the later log.
 
-    Memory grows with the number of steps, not with the size of the logs: for one log by some bytes per step.
+    Memory grows with the number of steps, not with the size of the logs: for a single log, by a few bytes per step.
 
     Args:
         logs: Names of logs, and the items that a reader yields for them.
@@ -45,7 +45,7 @@ class Merging:
     """Merges logs one after the other, item by item."""
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:
-        """Begin without a log."""
+        """Start without a log."""
         self._keep = keep
         self._sources: list[_Source] = []
         self._notes: list[tuple[int, LogNote]] = []
@@ -53,7 +53,7 @@ class Merging:
         self._count = 0
 
     def begin(self, name: str) -> None:
-        """Begin another log."""
+        """Start another log."""
         self._sources.append(_Source(name, StepTable(self._keep)))
 
     def add(self, item: LogItem) -> None:
@@ -133,14 +133,14 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
             else:
                 attempts[place] = _both(attempts[place], attempt)
     times = [attempt.rows[0].time for attempt in attempts]
-    if all(times):  # else in the order of the arguments
+    if all(times):  # otherwise in the order of the arguments
         attempts.sort(key=lambda attempt: attempt.rows[0].time or "")
     joined = attempts[:1]
     for attempt in attempts[1:]:
-        if joined[-1].last < attempt.first:  # a log that was rotated, or a resume that a log need not show
+        if joined[-1].last < attempt.first:  # a log that was rotated, or a resume that the log may not show
             rows = (*joined[-1].rows, *attempt.rows)
             joined[-1] = LogAttempt(rows=rows, begun=joined[-1].begun, ended=attempt.ended)
-        elif not attempt.begun and _agree(joined[-1], attempt):  # rotated, at another step on each rank
+        elif not attempt.begun and _agree(joined[-1], attempt):  # rotated at a different step on each rank
             joined[-1] = _both(joined[-1], attempt)
         else:
             joined.append(attempt)
@@ -148,7 +148,7 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
 
 
 def _agree(first: LogAttempt, second: LogAttempt) -> bool:
-    """Return whether two logs show the same attempt, as those of two ranks do: equal norms at common steps."""
+    """Return whether two logs show the same attempt, as logs of two ranks do: equal norms at common steps."""
     shared = False
     rows = iter(first.rows)
     row = next(rows, None)

@@ -29,7 +29,7 @@ from ckpttool.core.storage.base import ByteSource, Kind, LostLinkError
 
 _HEAD_BYTES = 1 << 20
 _HEAD_LIMIT = 16 << 20
-"""A trainer's start-up may write megabytes before its first step; no start-up writes more than this."""
+"""A trainer may write megabytes before its first step, but never more than this."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -37,7 +37,7 @@ _Item = TypeVar("_Item")
 
 
 def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the logs that match the patterns, numbers in natural order, each once; `-` stays as it is.
+    """Return the logs that match the patterns, each once, with numbers in natural order; `-` is unchanged.
 
     Raises:
         UsageError: A pattern matches no file.
@@ -52,7 +52,7 @@ def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 class LogReader:
-    """Reads logs, and knows the places of trainers' logs."""
+    """Reads logs, and finds those of trainers."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class LogReader:
         columns: str | None = None,
         curves: bool = False,
     ) -> None:
-        """Take the log formats other than those with named columns.
+        """Store the log formats other than those with named columns.
 
         Args:
-            of_trainers: Their formats, most specific first.
-            places: The places of their logs.
+            of_trainers: The trainers' formats, most specific first.
+            places: The places of the trainers' logs.
             columns: `step=iter,global_norm=gnorm`: names of fields in logs with named columns.
             curves: Whether learning rates and validation losses are requested.
 
@@ -129,7 +129,7 @@ class LogReader:
     def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
         """Return the format and the bytes read to recognize it."""
         head = b""
-        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # each time twice as much
+        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # twice as much each time
             head += part
             for format_ in self.formats:
                 if format_.recognise(head):
@@ -143,7 +143,7 @@ class LogReader:
 
         Args:
             patterns: Files, globs, folders of logs, or `-`.
-            root: The folder of the checkpoints, near which logs are searched without patterns.
+            root: The folder of the checkpoints, near which logs are searched if no patterns are given.
             keep: Fields of `StepMetrics` that will be used.
 
         Raises:
@@ -164,7 +164,7 @@ class LogReader:
         for logs in ranks:
             measured = _Norms()
             yield from ((name, measured.among(self.read(name))) for name in logs)
-            has_norm = has_norm or measured.has_any  # a request for the next one means that these were read
+            has_norm = has_norm or measured.has_any  # a request for the next one means that the previous ones were read
             if not measured.has_embedding:
                 break
         if not has_norm and len(ranks) > 1:
@@ -172,7 +172,7 @@ class LogReader:
 
 
 class _Norms:
-    """Which norms some logs show."""
+    """The norms that some logs show."""
 
     def __init__(self) -> None:
         self.has_any = False
@@ -190,7 +190,7 @@ class _Norms:
 
 @contextmanager
 def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
-    """Open a log as a stream of bytes, unpacked.
+    """Open a log as a stream of decompressed bytes.
 
     Raises:
         OSError: It cannot be opened.
@@ -201,13 +201,13 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
             raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
         if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
-            raise OSError(None, "this pipe is empty")  # it has no writer, or has been read before
+            raise OSError(None, "this pipe is empty")  # it has no writer, or was read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 
 
 def blocks_of(path: str) -> Iterator[Block | LogProblem]:
-    """Yield a file in blocks of complete lines, in any format; a problem with line 0 if it cannot be read on."""
+    """Yield a file in blocks of complete lines, in any format; a problem with line 0 if reading fails."""
 
     def opened() -> Iterator[Block | LogProblem]:
         with open_log(path) as stream:

@@ -12,7 +12,7 @@ from ckpttool.core.domain.metrics import StepMetrics
 _KINDS = {"consumed_samples": "q", "overflow": "b", "skipped": "b", "time": "t"}
 FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name != "step")
 _TIME_CHARS = 19
-"""`2024-05-01 12:30:00`, as nearly every log has it."""
+"""`2024-05-01 12:30:00`, the form in nearly every log."""
 
 
 class StepTable(Sequence[StepMetrics]):
@@ -34,7 +34,7 @@ class StepTable(Sequence[StepMetrics]):
         place = len(self._steps)
         try:
             self._steps.append(metrics.step)
-        except OverflowError:  # implausible for a training, but a log may contain it
+        except OverflowError:  # implausible for a training run, but a log may contain it
             self._steps = [*self._steps, metrics.step]
         for name, column in self._columns:
             value = getattr(metrics, name)
@@ -48,7 +48,7 @@ class StepTable(Sequence[StepMetrics]):
         return map(self.__getitem__, range(len(self)))
 
     def step(self, place: int) -> int:
-        """Return the step at a place, without the rest."""
+        """Return the step at a position, without the other values."""
         return self._steps[place]
 
     @overload
@@ -58,7 +58,7 @@ class StepTable(Sequence[StepMetrics]):
     def __getitem__(self, place: int | slice) -> StepMetrics | Sequence[StepMetrics]:
         if isinstance(place, slice):
             return Rows(self, range(len(self))[place])
-        place = range(len(self))[place]  # from the end, too
+        place = range(len(self))[place]  # also from the end
         values = {name: value for name, column in self._columns if (value := column.get(place)) is not None}
         return StepMetrics(step=self._steps[place], **values)  # type: ignore[arg-type]  # fields differ in type
 
@@ -69,7 +69,7 @@ class Rows(Sequence[StepMetrics]):
     __slots__ = ("_places", "_table")
 
     def __init__(self, table: StepTable, places: Sequence[int]) -> None:
-        """Take the steps at these places."""
+        """Select the steps at these positions."""
         self._table = table
         self._places = places
 

@@ -24,13 +24,15 @@ from ckpttool.core.logs.base import BLOCK_BYTES, EXCERPT_CHARS, LogSource, Reada
 from ckpttool.core.logs.fields import ALIASES, CURVES, Row, resolve_columns, steps_of
 
 MOST_RECORD_BYTES = 16 << 20
-"""A step's event has some dozens of bytes; images and graphs may be larger, and are not needed here."""
+"""Maximum size of a parsed event. A step's event has a few dozen bytes; images and graphs may be larger, but are not
+needed."""
 
 _SURE_BYTES = 1 << 16
-"""A larger record is a picture's or a graph's: its checksum is compared only if a value is read from it."""
+"""A larger record is an image or a graph: its checksum is compared only if a value is read from it."""
 
 MOST_STEPS = 200_000
-"""Steps that wait for values of further tags; some 100 MB. Behind so many, a tag that begins again is a resume."""
+"""Maximum number of steps that wait for values of more tags, about 100 MB. A tag that restarts after so many is a
+resume."""
 
 _SHOWN_TAGS = 8
 
@@ -73,7 +75,7 @@ _DTYPES = {
 """Numeric types of `types.proto`; not text, complex and quantised numbers."""
 
 _NOT_VARINTS = frozenset({1, 2})
-"""Those with fixed-size encoding; the bits of all others are varints."""
+"""Numeric types with fixed-size encoding; all others are varints."""
 
 
 class _Event(NamedTuple):
@@ -136,7 +138,7 @@ class _Waiting:
         """Tag -> its last step."""
 
     def goes_back(self, event: _Event) -> bool:
-        """Return whether an event is of a step before one at which the same tag has a value."""
+        """Return whether an event belongs to an earlier step than one at which the same tag has a value."""
         return any(event.step < self._last.get(tag, event.step) for tag in event.values)
 
     def add(self, event: _Event) -> None:
@@ -149,7 +151,7 @@ class _Waiting:
                 self.others.add(tag[:EXCERPT_CHARS])
 
     def rows(self, count: int | None = None) -> Iterator[Row]:
-        """Yield and remove the lowest steps; without a number all, and forget the last step of each tag."""
+        """Yield and remove the lowest steps; without a number, yield all, and forget the last step of each tag."""
         tags = resolve_columns(self._source, frozenset(self.seen))
         for step in sorted(self.steps)[:count]:
             record, time, values = self.steps.pop(step)
@@ -160,7 +162,7 @@ class _Waiting:
 
 
 _OWN = frozenset({"step", "time"})
-"""Fields that every event has on its own."""
+"""Fields that every event has itself."""
 
 
 def _time_text(time: float) -> str:
@@ -199,7 +201,7 @@ def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
 
 
 def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: bytes) -> Iterator[_Event | LogProblem]:
-    """Read one record; a damaged one yields only that problem."""
+    """Read a record; a damaged one yields only its problem."""
     event: _Event | None = None
     reason = ""
     try:
@@ -225,7 +227,7 @@ def _cut(source: LogSource, record: int) -> LogNote:
 
 
 class _Stream:
-    """A log, read in blocks and handed out in pieces."""
+    """A log that is read in blocks and returned in pieces."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -290,7 +292,7 @@ def _only_element(message: bytes) -> float | None:
     """Return the value of a tensor without dimensions; None for any other tensor, or a value that is not a number.
 
     Raises:
-        WireError: It has something other than one number of its type.
+        WireError: It does not contain exactly one number of its type.
     """
     members = dict(fields(message))
     kind = cast("int", members.get(_DTYPE, 0))

@@ -1,4 +1,4 @@
-"""Our own files, each read and written by one module. No layout treats them as stray files."""
+"""ckpttool's own files, each read and written by one module. No layout treats them as stray files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ OWN_FOLDER = ".ckpttool"
 """Folder in the tree's root for ckpttool's own files."""
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
-"""The moves of a running prune, or restore from its trash; deleted when it is done."""
+"""The moves of a running prune, or of a restore from the trash; deleted at the end."""
 
 HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
-"""The files that a heal has prepared and is putting in place; deleted when it is done."""
+"""The files that a heal has prepared and is putting in place; deleted at the end."""
 
 BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """Digests of shards taken before they were written; one file per shard."""
@@ -38,12 +38,12 @@ MANIFEST_NAME = "ckpttool.manifest.json"
 """The manifest's name in a checkpoint that has its own folder."""
 
 _LONGEST_NAME = 200
-"""Bytes. A file name may have 255, including the part that follows."""
+"""Maximum bytes. A file name may have 255, including the part that follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealPlace:
-    """The place of a checkpoint's manifest, and the identity that it must contain."""
+    """The location of a checkpoint's manifest, and the identity that it must contain."""
 
     path: str
     """Relative to the root."""
@@ -57,12 +57,12 @@ class SealPlace:
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
-        """Return the place in a folder of one checkpoint; its path is relative to the root."""
+        """Return the location in a checkpoint's own folder; its path is relative to the root."""
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
 
     @property
     def additions_folder(self) -> str:
-        """The folder of manifests added to this one: in a store, which replaces none, or one of each machine."""
+        """The folder of manifests added to this one: in a store, which never replaces one, or one per machine."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
@@ -71,7 +71,7 @@ class SealPlace:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it outlives the checkpoint's files, because it is in our own folder."""
+        """Whether it survives the checkpoint's files, because it is in our own folder."""
         return self.path.startswith(f"{OWN_FOLDER}/")
 
 
@@ -98,7 +98,7 @@ def own_state(environment: Mapping[str, str]) -> str | None:
 
 def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str | None:
     base = environment.get(variable, "")
-    if not base.startswith("/"):  # such a value is to be ignored, says the XDG specification
+    if not base.startswith("/"):  # the XDG specification requires ignoring such a value
         home = environment.get("HOME", "")
         if not home.startswith("/"):
             return None
@@ -120,7 +120,7 @@ def decoded_name(text: str) -> str:
     """Decode a name that `encoded_name` encoded.
 
     Raises:
-        UnicodeEncodeError: It was not encoded like that.
+        UnicodeEncodeError: The name was not encoded in this way.
     """
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
@@ -129,14 +129,14 @@ def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
     """Return a path in our folder for untrusted text without a slash: short enough, and unique for each text.
 
     Args:
-        text: Names the checkpoint, as far as it can.
-        ending: Of the file name.
+        text: The best available name of the checkpoint.
+        ending: The end of the file name.
         ambiguous: Whether another checkpoint could have the same text.
     """
     raw = text.encode("utf-8", "surrogateescape")
     if len(raw) > _LONGEST_NAME or ambiguous:
         from xxhash import xxh3_128_hexdigest
 
-        # A name as it is ends in a suffix of shards, so none ends like this.
+        # An unchanged name ends in a shard suffix, so it cannot end like this.
         text = f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
     return f"{OWN_FOLDER}/{text}{ending}"

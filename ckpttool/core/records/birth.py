@@ -26,10 +26,10 @@ _ASKED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """All that is recorded of the shards of a save."""
+    """All records of the shards of a save."""
 
     manifest: Manifest | None
-    """Completed with certificates; None if there is no record."""
+    """The manifest, completed with certificates; None if there is no record."""
     problems: tuple[ManifestProblem, ...] = ()
     """Invalid records, which are ignored."""
 
@@ -45,7 +45,7 @@ class Recorded:
 
     @property
     def disputed(self) -> tuple[Finding, ...]:
-        """The shards for which several manifests differ."""
+        """The shards for which the manifests differ."""
         return () if self.manifest is None else self.manifest.disputed
 
 
@@ -76,8 +76,8 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
 
     Args:
         storage: The tree.
-        place: As the layout gives it.
-        shards: Those that the save has.
+        place: The location that the layout returns.
+        shards: The shards of the save.
     """
     manifest = read_manifest(storage, place)
     if isinstance(manifest, ManifestProblem):
@@ -87,7 +87,7 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
 
 
 def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
-    """Return the record of one rank's shard; None if there is no valid one."""
+    """Return the record of one rank's shard; None if there is no valid record."""
     certificate = None if place.births is None else birth_path(place.births, rank)
     for record in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
         if isinstance(record, Manifest) and (seal := record.by_path.get(path)) is not None:
@@ -106,7 +106,7 @@ def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) 
 
 
 def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Add to a manifest, or to none, the certificates of shards without an entry."""
+    """Add the certificates of shards without an entry to the manifest, which may be None."""
     begin = place.births
     sealed = {} if manifest is None else manifest.by_path
     ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in sealed})
@@ -119,7 +119,7 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
     read_births = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
     births = [birth for birth in read_births if isinstance(birth, Manifest)]
     if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
-        with suppress(OSError):  # a deleted shard may have left its certificate
+        with suppress(OSError):  # the certificate of a deleted shard may remain
             requested = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
             read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in requested])
     births = [birth for birth in read_births if isinstance(birth, Manifest)]

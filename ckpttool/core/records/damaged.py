@@ -1,7 +1,7 @@
-"""Files that were found damaged by reading their full content, so that a later header check does not pass them.
+"""Files whose full content was read and found damaged, so that a later header check does not pass them.
 
-The record is next to the ledger, in the user's cache, and exists only if damage was found. A file is removed from it if
-it was written since, or if a later check finds it good.
+The record is next to the ledger, in the user's cache, and exists only if damage was found. A file is removed from the
+record if it was written since then, or if a later check finds it good.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_S
 
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
-"""Those that were found last stay; each takes some 500 bytes."""
+"""Maximum number of files; the latest stay. Each takes about 500 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class FoundDamaged:
     message: str
     """The finding."""
     drifted: bool = False
-    """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
+    """Whether the training run itself saved it in this state: it differs from its replicas since an earlier save."""
     since: Step | None = None
     """For a drift: the step of the first save known to differ; None if no step is known."""
 
@@ -59,7 +59,7 @@ def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
 
 
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
-    """Return the earlier finding about a file; None if it was written since.
+    """Return the earlier finding about a file; None if the file was written since then.
 
     If the file was only renamed, linked or given other permissions, the result is unknown: a copy over it may have
     restored its time.
@@ -84,7 +84,7 @@ class Proofs:
     """The results of reading complete files of a tree: the damaged ones, and those no longer damaged."""
 
     def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
-        """Take functions that return the file's place, called only if there is something to save, and the time."""
+        """Store functions for the file's path, called only if there is something to save, and for the time."""
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}
@@ -93,7 +93,7 @@ class Proofs:
         """Record that a shard differs from its replicas since an earlier save, without damage.
 
         Args:
-            report: Of the shard.
+            report: The report on the shard.
             finding: The finding about it.
             since: The step of the first save that is known to differ.
         """
@@ -198,7 +198,7 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
         if get_str(record, "schema") != SCHEMA:
             return {}
         files = [decode_damaged(as_object(value)) for value in get_list(record, "files")]
-    except (ValueError, OverflowError):  # a ParseError is one
+    except (ValueError, OverflowError):  # a ParseError is also a ValueError
         return {}
     return {damaged.path: damaged for damaged in files}
 
@@ -214,7 +214,7 @@ def decode_damaged(line: JsonObject) -> FoundDamaged:
     from ckpttool.core.records.hashed_json import stamp_of
 
     found_at = get_int(line, "found_at")
-    moment(found_at)  # it is displayed
+    moment(found_at)  # the time is displayed
     drifted = "drifted" in line and get_bool(line, "drifted")
     return FoundDamaged(
         path=get_str(line, "path"),

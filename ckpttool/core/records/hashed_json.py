@@ -34,11 +34,11 @@ def is_intact(document: bytes) -> bool:
 
 
 _ON_DISK = ("mtime_ns", "inode")
-"""Encoding of a file stamp's token on a disk; those of other storages are not saved."""
+"""Encoding of a file stamp's token on a disk; tokens of other storages are not saved."""
 
 
 def is_on_disk(stamp: FileStamp) -> bool:
-    """Return whether a stamp is of a file of a local file system; only those can be encoded."""
+    """Return whether a stamp belongs to a file of a local file system; only those can be encoded."""
     return len(stamp.token) == len(_ON_DISK)
 
 
@@ -63,7 +63,7 @@ def stamp_of(line: JsonObject) -> FileStamp:
 
 
 def _hash(body: bytes | memoryview) -> str:
-    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+    from xxhash import xxh3_128_hexdigest  # saves `--help` half a millisecond
 
     return xxh3_128_hexdigest(body)
 

@@ -30,14 +30,14 @@ from ckpttool.core.storage.base import Kind, Storage
 
 TRASH = f"{OWN_FOLDER}/trash"
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-"""UTC, how the name of a trash folder begins."""
+"""The beginning of a trash folder's name, in UTC."""
 
 _SCHEMA = "ckpttool/prune-journal/1"
 
 _HEAL_SCHEMA = "ckpttool/heal-journal/1"
 
 _LIMIT = ByteCount(128 << 20)
-"""10,000 ranks with 50 checkpoints to go need 60 MB."""
+"""10,000 ranks with 50 checkpoints to delete need 60 MB."""
 
 _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 
@@ -101,7 +101,7 @@ class _Kind(NamedTuple):
     path: str
     schema: str
     key: str
-    """The key of the list in the journal."""
+    """The key of the list of changes in the journal."""
     change: str
     """The interrupted change."""
     by_hand: str
@@ -178,7 +178,7 @@ def _move(value: Json) -> Move:
 
 
 def _path(text: str) -> str:
-    """Return a path that stays inside the tree; the journal must not be able to move files outside it."""
+    """Return a path inside the tree, because the journal must not be able to move files out of it."""
     try:
         path = decoded_name(text)
     except UnicodeEncodeError:
@@ -197,7 +197,7 @@ class TrashFolder(NamedTuple):
 
 
 def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
-    """List the folders of earlier prunes, oldest first. Names of another form are not ours.
+    """List the folders of earlier prunes, oldest first. Other names are not from ckpttool.
 
     Raises:
         IncompleteError: The trash cannot be listed.
@@ -215,7 +215,7 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
 
 
 def trash_folder(name: str) -> TrashFolder | None:
-    """Parse the time from the name of a trash folder; None if it is not ours."""
+    """Parse the time from the name of a trash folder; None if the folder is not from ckpttool."""
     match = _TRASHED.fullmatch(name)
     since = _since(match["time"]) if match else None
     return None if since is None else TrashFolder(name, since)

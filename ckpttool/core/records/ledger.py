@@ -1,4 +1,4 @@
-"""Earlier verifications, so that an unchanged file need not be read again.
+"""Results of earlier verifications, so that an unchanged file need not be read again.
 
 The ledger is in the user's cache, never in the tree: `verify` changes nothing there. If the ledger is damaged in any
 way, it is ignored, and the files are read. It cannot detect bit rot in a file whose size and times are unchanged, so
@@ -49,25 +49,25 @@ from ckpttool.core.write.files import replace as write
 SCHEMA = "ckpttool/ledger/1"
 
 LEDGER_LIMIT = ByteCount(128 << 20)
-"""Bytes. A shard takes some 500, and its notes at most `_MOST_NOTED` more."""
+"""Bytes. A shard takes about 500, and its notes at most `_MOST_NOTED` more."""
 
 _MOST_NOTED = 1000
-"""Bytes of the notes of one shard; a shard with longer notes is read each time."""
+"""Maximum bytes of the notes of a shard; a shard with longer notes is read each time."""
 
 MOST_SHARDS = 1 << 16
-"""Eight checkpoints of 8,192 ranks; those that were verified last stay."""
+"""Maximum number of shards: eight checkpoints of 8,192 ranks. The last verified shards stay."""
 
 RACY_SECONDS = 2
-"""As git has it: FAT counts mtimes in steps of 2 s, so a file may change again without another mtime."""
+"""As in git: FAT has mtimes in steps of 2 s, so a file may change again without a new mtime."""
 
 _BESIDE = ("path", "tensor", "expected", "actual", "remedy")
 """Optional fields of a shard's note."""
 
 PATIENCE_SECONDS = 5.0
-"""To wait for another writer. To go without costs another read next time, no more."""
+"""Seconds to wait for another writer. Without the ledger, the next run only has to read again."""
 
 SAVE_SECONDS = 30.0
-"""The complete ledger is written each time: after each of hundreds of checkpoints it would cost too much."""
+"""Each save writes the complete ledger; to do so after each of hundreds of checkpoints would cost too much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Remembered:
     seal: str | None
     """xxh3-128 of a manifest used in the comparison; None if only its own checksum was compared."""
     report: ShardReport
-    """The result; rank, role and level come from the reader."""
+    """The result; the reader adds rank, role and level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: 
             path, and each result applies to one machine's tree only.
         kind: The kind of folder: ledgers, or related results.
     """
-    from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
+    from xxhash import xxh3_128_hexdigest  # saves other starts half a millisecond
 
     base = own_cache(environment)
     if base is None:
@@ -129,7 +129,7 @@ def _content(place: str) -> bytes:
 def _believed(data: bytes) -> Ledger:
     try:
         return _ledger(data) if is_intact(data) else Ledger()
-    except ValueError:  # a ParseError is one
+    except ValueError:  # a ParseError is also a ValueError
         return Ledger()
 
 
@@ -199,7 +199,7 @@ def _seal_of(seal: ShardSeal | None) -> str | None:
 
 
 def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
-    """Return the entry for a report; None if it is not good, or not for long enough."""
+    """Return the entry for a report; None if it is not good, or cannot be stored."""
     if not report.checksum_matched or not _is_utf8(report.path):
         return None
     if report.findings and (
@@ -308,12 +308,12 @@ def _known(line: JsonObject) -> Remembered:
 
 
 class Memory:
-    """One tree's ledger, read once; new entries are written now and then, and at the end."""
+    """A tree's ledger, read once; new entries are written from time to time, and at the end."""
 
     def __init__(
         self, storage: Storage, place: str | None, *, max_age: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """Take the tree, its ledger, and the maximum age of an earlier verification in seconds."""
+        """Store the tree, its ledger, and the maximum age of an earlier verification in seconds."""
         self._storage = storage
         self._place = place
         self._max_age = max_age
@@ -350,7 +350,7 @@ class Memory:
         return tensors.schema_hash, tensors.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
-        """Add verified reports and remove bad ones. `save` writes the last of them."""
+        """Add verified reports and remove bad ones. `save` writes those that are still pending."""
         for report in reports:
             self._reports[report.path] = report
             if report.path in seals:

@@ -1,6 +1,6 @@
 """The manifest that `ckpttool seal` writes: JSON, one shard per line, the same bytes for the same seal.
 
-A manifest is used only if it is intact, of this version, and in its own place.
+A manifest is used only if it is intact, of this version, and in its own location.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import OfSeveral, Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
-"""8,192 ranks with 10 GB each need 50 MB."""
+"""Maximum size: 8,192 ranks with 10 GB each need 50 MB."""
 
 MOST_BESIDE = 1000
-"""Maximum number of seals of one save in an object store that are joined; the latest are used."""
+"""Maximum number of seals of a save in an object store that are combined; the latest are used."""
 
 _BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
 _SHARE = re.compile(r"[1-9][0-9]{0,5}-of-[1-9][0-9]{0,5}\.json")
@@ -54,7 +54,7 @@ _TO_ESCAPE = re.compile("[%\udc80-\udcff]")
 
 
 class ManifestProblem(NamedTuple):
-    """An unusable manifest: the checkpoint is not verified, and not damaged."""
+    """An unusable manifest, which makes the checkpoint neither verified nor damaged."""
 
     finding: Finding
 
@@ -67,8 +67,8 @@ class ManifestProblem(NamedTuple):
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Encode a manifest; `read_manifest` reads the same value back.
 
-    One line a shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a list
-    they would make the manifest of the largest trainings five times as heavy to read.
+    One line per shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a
+    list, they would make the manifests of the largest runs five times as expensive to read.
     """
     head = {
         "schema": f"ckpttool/manifest/{manifest.version}",
@@ -113,7 +113,7 @@ def _healed_encoded(healed: Healed) -> dict[str, int | str | None]:
 
 
 def _escaped(text: str) -> str:
-    """Encode a file name for JSON: bytes that are not UTF-8 as `%XX`, and the `%` itself likewise."""
+    """Encode a file name for JSON: bytes that are not UTF-8 as `%XX`, and `%` itself as `%25`."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
@@ -121,8 +121,8 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     """Read all manifests of a save as one: its own, those added to it, and those of each machine.
 
     If they disagree about a shard, the first record counts. On disks the disagreement is also reported, because one of
-    them is about other bytes. But a save's own manifest overrides the added ones on the same disk: the save was sealed
-    again.
+    them describes other bytes. A save's own manifest, however, overrides the added ones on the same disk, because the
+    save was sealed again.
 
     Args:
         storage: The tree.
@@ -155,7 +155,7 @@ def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> M
 
 
 def added_manifests(storage: Storage, place: SealPlace) -> list[str]:
-    """Return the paths of the additions to a save's own manifest, whether that exists or not."""
+    """Return the paths of the additions to a save's own manifest, whether or not that manifest exists."""
     name_of = _BESIDE if is_object_store(storage.root) else _SHARE
     try:
         names = sorted(entry.name for entry in storage.entries(place.additions_folder))
@@ -168,7 +168,7 @@ def added_manifests(storage: Storage, place: SealPlace) -> list[str]:
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
     """Read the manifests at a path, one per machine, with the machine's name."""
     if isinstance(storage, OfSeveral):
-        with suppress(OSError):  # the current reader reports why it cannot be read
+        with suppress(OSError):  # the caller's own read reports why it cannot be read
             documents = storage.of_each(path)
             if documents:
                 return [(host, _parsed(content, place, path)) for host, content in documents]
@@ -180,7 +180,7 @@ _Owned: TypeAlias = tuple[str, str, Manifest]
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
-    """Join several manifests on disks, and report their contradictions."""
+    """Combine several manifests on disks, and report their contradictions."""
     own_seals = {
         (owner, seal.path) for owner, path, manifest in manifests if path == place.path for seal in manifest.shards
     }
@@ -218,7 +218,7 @@ def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: Se
 
 
 def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disputed: tuple[Finding, ...]) -> Manifest:
-    """Join several manifests of one save; of each file the entry that was recorded first counts."""
+    """Combine several manifests of a save; for each file, the entry that was recorded first counts."""
     seals: dict[str, ShardSeal] = {}
     for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
         joined = seals.setdefault(seal.path, seal)
@@ -257,9 +257,9 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     """Return the manifest if it is valid.
 
     Raises:
-        ParseError: With the complete message, or with the invalid key.
+        ParseError: The manifest is invalid; the error has the complete message, or the invalid key.
     """
-    # The hash first: a damaged file need not be parsed.
+    # The hash comes first, because a damaged file need not be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash")
     record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)

@@ -36,9 +36,9 @@ class TensorTable:
     __slots__ = ("_names", "_rows", "nbytes")
 
     def __init__(self, shards: Iterable[TensorDigests | None] = ()) -> None:
-        """Take the digests of the shards; None for a shard without known digests."""
+        """Start with the digests of the shards; None for a shard without known digests."""
         self.nbytes = 0
-        """About how long its spelling is."""
+        """Approximate length of the encoded table."""
         self._names: dict[tuple[str, ...], int] = {}
         self._rows: dict[tuple[int, bytes], int] = {}
         for digests in shards:
@@ -71,7 +71,7 @@ class TensorTable:
 
 
 def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
-    """Return the rows of the table in a record; none if it has none.
+    """Return the rows of the table in a record; empty if the record has no table.
 
     Raises:
         ParseError: It does not have our form.
@@ -87,10 +87,10 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
 
 
 def row_of(record: JsonObject, rows: tuple[TensorDigests, ...], *, where: str) -> TensorDigests | None:
-    """Return the tensors of a shard's line, from the rows of the table; None if it has none.
+    """Return the tensors of a shard's line, from the rows of the table; None if the line has none.
 
     Raises:
-        ParseError: It names no row.
+        ParseError: The line refers to a row that does not exist.
     """
     place = get_optional_int(record, "tensors", where=where) if "tensors" in record else None
     if place is None:
@@ -134,7 +134,7 @@ class KnownTensors:
 
 
 def encoded_tensors(tensors: Mapping[str, KnownTensors]) -> str:
-    """Encode known tensors, latest read first, up to the size limit."""
+    """Encode known tensors up to the size limit, latest read first."""
     if not tensors:
         return ""
     table, retained = TensorTable(), []

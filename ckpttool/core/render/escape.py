@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
-"""Unicode categories: controls, formats (bidirectional overrides among them), private, surrogates, line ends."""
+"""Unicode categories: controls, formats (such as bidirectional overrides), private, surrogates, line ends."""
 
 
 def shown(text: str) -> str:
@@ -17,7 +17,7 @@ def shown(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    import unicodedata  # a megabyte of tables, which names in ASCII do not need
+    import unicodedata  # loads a megabyte of tables, which ASCII names do not need
 
     if unicodedata.category(character) not in _HIDDEN:
         return character

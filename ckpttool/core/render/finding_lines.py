@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_FINDINGS = 8
-"""Kinds of findings that a table shows; JSON has every single one."""
+"""Maximum kinds of findings in a table; JSON has every finding."""
 
 HEALTH_STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
 
@@ -54,7 +54,7 @@ def grouped_findings(
 
 
 def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Finding]]:
-    """Group findings of the same code, most severe first: 500 lost shards are one line, except in the full view."""
+    """Group findings of the same code, most severe first: 500 lost shards take one line, except in the full view."""
     if view.everything:
         return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
     groups: dict[Row, list[Finding]] = {}
@@ -85,11 +85,11 @@ def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:
 
 
 _SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
-"""Codes that only repeat the headline."""
+"""Codes of findings that only repeat the headline."""
 
 
 def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
-    """Return a reference to the manual for the most severe finding, if any is more than a note."""
+    """Return a reference to the manual for the most severe finding, if any finding is more than a note."""
     gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
     if gravest is None or gravest.severity is Severity.NOTE:
         return []

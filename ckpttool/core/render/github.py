@@ -18,13 +18,13 @@ def annotate(
     world: int | None = None,
     view: View = USUAL,
 ) -> str:
-    """Return an annotation for each reason, gravest first, for GitHub shows ten of a kind a step; the verdict last.
+    """Return an annotation per reason, most severe first, because GitHub shows ten per kind and step; then the verdict.
 
     Args:
         checks: The checks.
         verdict: In one line.
-        is_file: Tells whether a path is that of a file: an annotation at anything else has no line to stand at, and
-            names the path in its message instead.
+        is_file: Returns whether a path belongs to a file; for any other path, the annotation has no location, only the
+        path in its message.
         world: Number of ranks, if known.
         view: Whether ranks are also grouped by machine.
 
@@ -36,7 +36,7 @@ def annotate(
     for check in checks:
         for place, reason in enumerate(check.reasons):
             finding = reason.finding
-            # Equal findings on many ranks are one: each would be an annotation that displaces another.
+            # Equal findings on many ranks become one, because each annotation would displace another.
             group = (finding.code, finding.severity) if finding.ranks else place
             kinds.setdefault((check.name, group), []).append(reason)
     gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].finding.severity)

@@ -1,4 +1,4 @@
-"""GitLab's code quality report, for the widget of a merge request: a list of findings, each at a line of a file."""
+"""GitLab's code quality report, for the widget of a merge request: a list of findings, each on a line of a file."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
         checks: The checks.
         place: A file or folder for findings that have none, because GitLab drops those.
 
-    Source:
-        The fields are those that GitLab documents for a custom tool. A path is relative to the repository and begins
-        with no `./`; of two entries with one fingerprint GitLab shows one.
+    Source: The fields are those that GitLab documents for a custom tool. A path is relative to the repository and does
+        not begin with `./`; of two entries with the same fingerprint, GitLab shows one.
     """
     times: Counter[str] = Counter()
     return [_entry(reason, place, times) for check in checks for reason in check.reasons]
@@ -44,7 +43,7 @@ def _entry(reason: Reason, place: str, times: Counter[str]) -> Document:
     path = shown(reason.file if reason.file is not None else place).removeprefix("./")
     mark = fingerprint(finding.code, path, finding.message)
     times[mark] += 1
-    if times[mark] > 1:  # the same on another line: distinguished by their order, because lines move
+    if times[mark] > 1:  # the same on another line: distinguished by order, because line numbers change
         mark = hashlib.sha256(f"{mark} {times[mark]}".encode()).hexdigest()[: len(mark)]
     return {
         "description": message_of(finding),

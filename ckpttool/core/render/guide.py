@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     page: str
     heading: str = ""
-    """The beginning of a heading of the page; empty: all of it."""
+    """The beginning of a heading of the page; empty: the whole page."""
 
 
 class Match(NamedTuple):
@@ -33,7 +33,7 @@ class Match(NamedTuple):
     page: str
     heading: str
     line: str
-    """The first line that does; empty: only its heading."""
+    """The first line with the word; empty: only the heading has it."""
 
 
 class Verdict(NamedTuple):
@@ -76,7 +76,7 @@ def page(topic: str) -> str | None:
 
 
 def search(text: str) -> tuple[Match, ...]:
-    """Return the sections that mention the text, else those that mention all of its words, whatever their case.
+    """Return the sections that mention the text, else those that mention all of its words, ignoring case.
 
     One match per section, in the order of the pages; the page in Chinese, which repeats the others, comes last.
     """
@@ -141,7 +141,7 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
 
 
 def verdicts() -> tuple[Verdict, ...]:
-    """Return every verdict, best first."""
+    """Return all verdicts, best first."""
     table = _VERDICTS.search(_read("concepts"))
     rows = [line.strip("| ").split(" | ") for line in table["rows"].splitlines()] if table else []
     return tuple(
@@ -152,7 +152,7 @@ def verdicts() -> tuple[Verdict, ...]:
 
 
 def matches_text(matches: tuple[Match, ...], text: str, *, width: int) -> str:
-    """List the sections that mention a text, with the line of each that does, cut to the place that does."""
+    """List the sections that mention a text, each with the matching part of its first matching line."""
     rows = []
     for match in matches:
         rows.append(f"{match.page}: {match.heading}")
@@ -162,7 +162,7 @@ def matches_text(matches: tuple[Match, ...], text: str, *, width: int) -> str:
 
 
 def _excerpt(line: str, words: list[str], width: int) -> str:
-    """Cut a line to a width, so that the first of the words stays in it."""
+    """Cut a line to a width so that the first of the words remains visible."""
     at = min((place for word in words if (place := line.lower().find(word)) >= 0), default=0)
     before = line.rfind(" ", 0, at - width // 2) + 1 if at > width * 2 // 3 else 0
     dots = "… " if before else ""
@@ -182,7 +182,7 @@ def list_text(*, width: int) -> str:
 
 
 def document(topic: str | None = None, matches: tuple[Match, ...] | None = None) -> Document:
-    """`ckpttool/guide/1`. One page; or all, or those that match a search, without their text."""
+    """`ckpttool/guide/1`. One page; or, without their text, all pages or those that match a search."""
     if matches is not None:
         selected = [*dict.fromkeys(match.page for match in matches)]
     else:

@@ -28,7 +28,7 @@ class EncodedList(Sequence[Document]):
     """A list with one member per rank, which encodes itself without a document for each."""
 
     def encoded(self, line: str) -> str:
-        """Encode all of them, on lines with this indent."""
+        """Encode all members, on lines with this indent."""
         raise NotImplementedError
 
 
@@ -37,12 +37,12 @@ _LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
-    """Encode a document as `dumps` does, as separate pieces: ten thousand ranks need not be in memory twice."""
+    """Encode a document as `dumps` does, as separate pieces, so that ten thousand ranks are not in memory twice."""
     return list(_encode(document, "\n"))
 
 
 def _encode(value: Document, line: str) -> Iterator[str]:
-    """Encode a value as `json.dumps(indent=2)` does, in a third of the time: that lacks the fast encoder.
+    """Encode a value as `json.dumps(indent=2)` does, in a third of the time, because that cannot use the fast encoder.
 
     Args:
         value: The value to encode.
@@ -90,7 +90,7 @@ def _flat(line: str) -> Callable[[object], str]:
 
 
 def finding_document(finding: Finding) -> dict[str, Document]:
-    """Encode one finding with all its fields, so that a script need not check which exist."""
+    """Encode one finding with all its fields, so that a script need not check which fields exist."""
     return {
         "code": finding.code.value,
         "severity": finding.severity.word,
@@ -106,7 +106,7 @@ def finding_document(finding: Finding) -> dict[str, Document]:
 
 
 def members(document: Document, place: str = "") -> Iterator[tuple[str, Document]]:
-    """Yield every member by its dotted name, `resume.step` or `rejected.0.name`, outer ones first."""
+    """Yield every member by its dotted name, `resume.step` or `rejected.0.name`, outer members first."""
     if isinstance(document, Mapping):
         named: Iterable[tuple[str, Document]] = document.items()
     elif isinstance(document, Sequence) and not isinstance(document, str):

@@ -11,14 +11,14 @@ from ckpttool.core.domain.preflight import Check, Outcome, Reason
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.render.escape import shown
 
-# Characters that XML 1.0 cannot represent; controls among them are escaped before.
+# Characters that XML 1.0 cannot represent; controls among them are escaped earlier.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(checks: Sequence[Check], name: str, *, view: View = USUAL) -> str:
     """Return a test case for each passed check, and one for each kind of reason of the others.
 
-    ASCII throughout, so that any runner's locale will do.
+    ASCII throughout, so that it works in any runner's locale.
     """
     suite = Element("testsuite", {"name": _text(name)})
     for check in checks:
@@ -52,7 +52,7 @@ def _cases(suite: Element, check: Check, view: View) -> None:
             kinds.setdefault(reason.finding.code, []).append(reason)
     for code, reasons in kinds.items():
         first = reasons[0].finding
-        kind = "error" if first.severity is Severity.UNKNOWN else "failure"  # not seen is not wrong
+        kind = "error" if first.severity is Severity.UNKNOWN else "failure"  # not checked does not mean wrong
         problem = SubElement(
             _case(suite, check, code.value),
             kind,

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from rich.markdown import MarkdownElement
 
 _HERE = re.compile(r"\[([^\[\]]*)\]\(#[^)\s]*\)")
-"""A link to a heading of the same page, which is only noise on a terminal."""
+"""A link to a heading of the same page, which is useless on a terminal."""
 _HEADING = re.compile(r"(\]\([a-z0-9-]+\.md)#[^)\s]*\)")
-"""A link to a heading of another page: the page is enough, and can be requested."""
+"""A link to a heading of another page, reduced to the page, which the user can request."""
 
 
 _PICTURE = re.compile(r"!\[([^\[\]]*)\]\(([^)\s]*)\)")
 
 
 class _Code(CodeBlock):
-    """Commands and their output: no line is broken, so that it can be copied."""
+    """Commands and their output, with unbroken lines so that they can be copied."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = textwrap.indent(str(self.text).rstrip(), "  ")
-        # rich truncates list items at its width, so there a long line continues in the next.
+        # rich truncates list items at its width, so a long line continues on the next line there.
         in_list = options.max_width < console.width
         yield Text(lines, style="cyan", overflow="fold" if in_list else "ignore", no_wrap=not in_list)
 
 
 class _Cell(TableDataElement):
-    """A word longer than its column continues in the next line; rich would truncate it."""
+    """A word longer than its column continues on the next line; rich would truncate it."""
 
     def __init__(self, justify: JustifyMethod) -> None:
         super().__init__(justify)

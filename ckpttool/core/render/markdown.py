@@ -19,11 +19,11 @@ _MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
 """Characters that Markdown, or a service that shows it, may interpret; a backslash escapes them."""
 
 _CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
-"""Characters that mention a person or link an issue even after a backslash: services search the rendered Markdown. A
-zero-width space after the character prevents it; other tools that write comments do the same."""
+"""Characters that mention a person or link an issue even after a backslash, because services search the rendered
+Markdown. A zero-width space after the character prevents it; other tools that write comments do the same."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-"""Characters that would end a cell or begin a tag, and are safest if replaced."""
+"""Characters that would end a cell or begin a tag, so that replacing them is safest."""
 
 
 def summary(answer: Preflight | Lint) -> str:

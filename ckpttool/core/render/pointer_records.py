@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_RECORDS = 4
-"""Displayed records among those written; thousands of ranks have the same problem."""
+"""Maximum number of displayed records; thousands of ranks may have the same problem."""
 
 
 def records_document(fixes: Iterable[PointerFix]) -> list[Document]:
-    """Encode the records that are to be written."""
+    """Encode the records to be written."""
     return [
         {"path": fix.path, "trouble": fix.trouble, "names": fix.text.name, "content": fix.text.content.decode("ascii")}
         for fix in fixes
@@ -26,7 +26,7 @@ def records_document(fixes: Iterable[PointerFix]) -> list[Document]:
 
 
 def record_lines(fixes: Sequence[PointerFix]) -> list[Text]:
-    """Show the first of the records that are to be written."""
+    """Show the first records to be written."""
     lines = [line(f"{shown(fix.path)} {shown(fix.trouble)} -> {shown(fix.text.name)}") for fix in fixes[:MOST_RECORDS]]
     if len(fixes) > MOST_RECORDS:
         lines.append(line(f"and {len(fixes) - MOST_RECORDS} more: --format json", style="dim"))

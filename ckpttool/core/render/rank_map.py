@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str, Enum):
-    """How a part of a save is drawn, best first. Each has its own shape, not only a colour."""
+    """The marks for parts of a save, best first. They differ in shape, not just in colour."""
 
     GOOD = "intact"
     DOUBT = "uncertain"
@@ -66,7 +66,7 @@ class Row:
     spans: tuple[Span, ...]
     """Ascending; empty if nothing is expected."""
     summary: str
-    """All of it in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
+    """The whole row in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class RankMap:
     width: int
     """Ranks or files."""
     columns: int
-    """As many or fewer; each then represents several."""
+    """The same number or fewer; each column then represents several."""
     rows: tuple[Row, ...]
 
 
 MANY_MARKS = 400
-"""Spans of a row from which on all are drawn coarser."""
+"""Number of spans in a row above which all rows are drawn coarser."""
 
 
 def rank_map(
@@ -111,18 +111,18 @@ def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The state of each of a save's ranks or files."""
+    """The state of each rank or file of a save."""
 
     places: Sequence[int]
-    """Places, ascending."""
+    """Positions, ascending."""
     bad: Mapping[int, VerdictWord]
-    """Bad states, by place."""
+    """Bad states, by position."""
     expected: int
-    """As many places, from 0, must be there."""
+    """Number of positions, from 0, that must be present."""
     worst: VerdictWord | None
-    """The problem of the complete save; None: none."""
+    """The problem of the whole save; None: no problem."""
     extra_names: Mapping[int, str]
-    """Names of files that no other save has, by place."""
+    """Names of files that no other save has, by position."""
 
     def has(self, place: int) -> bool:
         at = bisect_left(self.places, place)
@@ -160,7 +160,7 @@ class _Axis:
         return _Parts(places=places, bad=bad, expected=0, worst=worst_word, extra_names=extra_names)
 
     def _places_of(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
-        """Return the places that a finding is about; none if it is about the complete save."""
+        """Return the positions that a finding is about; empty if it is about the whole save."""
         if finding.ranks and self.by_rank:
             return finding.ranks
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
@@ -177,7 +177,7 @@ class _Axis:
 
 
 def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
-    """Return ranks if every file belongs to one, else files."""
+    """Return ranks if every file belongs to a rank, else files."""
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
         lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
@@ -197,7 +197,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     of_saves = Counter(name for names in names_of_saves for name in names)
     names = sorted(name for name, number in of_saves.items() if number > 1)
     places = {name: place for place, name in enumerate(names)}
-    # Files that only one save has share a column with such files of other saves: their names may be new in each save.
+    # Files that only one save has share a column across saves, because their names may differ in each save.
     extra_names = [sorted(name for name in names if of_saves[name] == 1) for names in names_of_saves]
     places |= {name: len(names) + at for those in extra_names for at, name in enumerate(those)}
     width = len(names) + max(map(len, extra_names), default=0)
@@ -215,7 +215,7 @@ def _worse(first: VerdictWord | None, second: VerdictWord) -> VerdictWord:
 
 
 def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
-    """Yield the cells of a save, equal neighbours joined."""
+    """Yield the cells of a save, with equal neighbours joined."""
     cells = list(_cells(parts, axis.width, columns))
     if parts.worst is not None and all(verdict_word is None for _, verdict_word, _ in cells):
         cells = [(column, parts.worst, 0) for column in range(columns)]
@@ -239,7 +239,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
 
 
 def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
-    """Yield each non-empty column, with its worst verdict (None: good) and the number of places with it."""
+    """Yield each non-empty column, with its worst verdict (None: good) and the number of positions with it."""
     bad: dict[int, list[tuple[int, VerdictWord]]] = {}
     for place, verdict_word in parts.bad.items():
         bad.setdefault(min(place * columns // width, columns - 1), []).append((place, verdict_word))
@@ -262,7 +262,7 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
 
 
 def _first(column: int, width: int, columns: int) -> int:
-    """Return the first place of a column."""
+    """Return the first position of a column."""
     return -(-column * width // columns)
 
 
@@ -280,10 +280,10 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
 
 
 MANY_RANKS = 16
-"""Ranks from which on a terminal shows a map: of fewer, the table and the findings say as much."""
+"""Minimum number of ranks for a map on a terminal; for fewer, the table and the findings say the same."""
 
 _LEAST_CELLS = 32
-"""Cells without which there is no room for a map."""
+"""Minimum number of cells for a map."""
 
 _MOST_ROWS = 20
 
@@ -299,7 +299,7 @@ class Drawn:
     """
 
     def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:
-        """Take saves in display order, each with all findings about it."""
+        """Store saves in display order, each with all findings about it."""
         self._saves = [(checkpoint, findings) for checkpoint, findings in saves if blocking(findings)][:_MOST_ROWS]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

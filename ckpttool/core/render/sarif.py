@@ -19,8 +19,9 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
 
     Args:
         checks: The checks.
-        place: A file or folder to show results at that are about no file: code scanning drops those without a place.
-        version: ckpttool's own.
+        place: A file or folder for results that are not about a file, because code scanning drops results without a
+        location.
+        version: The version of ckpttool.
     """
     reasons = [reason for check in checks for reason in check.reasons]
     codes = sorted({reason.finding.code for reason in reasons})
@@ -80,11 +81,11 @@ def _level(severity: Severity) -> str:
 
 
 def _uri(path: str) -> str:
-    """Encode the path as a URI reference; a byte that is not UTF-8 becomes its own escape."""
+    """Encode the path as a URI reference; a byte that is not UTF-8 becomes a separate escape."""
     quoted = quote(path.encode("utf-8", "surrogateescape"), safe="/~")
     return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
 
 
 def fingerprint(code: Row, place: str, message: str) -> str:
-    """Return a fingerprint that is stable when lines move: from the problem and the file, not the line."""
+    """Return a fingerprint of the problem and the file, without the line, so that it is stable when lines move."""
     return hashlib.sha256("\n".join((code.value, place, shown(message))).encode()).hexdigest()[:32]

@@ -15,11 +15,11 @@ _SUFFIX = ".json"
 def names() -> tuple[str, ...]:
     """Return the documents that have a schema: the noun in `ckpttool/NOUN/1`."""
     stored = (file.name.removesuffix(_SUFFIX) for file in _FOLDER.iterdir() if file.name.endswith(_SUFFIX))
-    return tuple(sorted(name for name in stored if "title" in _read(name)))  # the others are parts of documents
+    return tuple(sorted(name for name in stored if "title" in _read(name)))  # the other files are parts of documents
 
 
 def schema(name: str) -> dict[str, Document]:
-    """Return the self-contained schema of one of these documents."""
+    """Return the self-contained schema of a document."""
     parts: dict[str, Document] = {}
     document = _put_together(_read(name), parts)
     return {**document, "$defs": dict(sorted(parts.items()))}
@@ -48,11 +48,11 @@ def _put_together(stored: Mapping[str, Document], parts: dict[str, Document]) ->
 
 
 def _resolved(key: str, value: Document, parts: dict[str, Document]) -> Document:
-    """Replace a reference to a file by one to a part of this schema."""
+    """Replace a reference to a file with a reference to a part of this schema."""
     if key == "$ref" and isinstance(value, str):
         name = value.removesuffix(_SUFFIX)
         if name not in parts:
-            parts[name] = None  # taken, so that a part may refer to itself
+            parts[name] = None  # reserved, so that a part may refer to itself
             parts[name] = _put_together(_read(name), parts)
         return f"#/$defs/{name}"
     if isinstance(value, Mapping):

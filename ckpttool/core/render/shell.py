@@ -13,7 +13,7 @@ _SPLIT_PROOF = re.compile(r"(?!.*  )[^\\*?\[\]]*", re.DOTALL)
 parsed, a single space survives, two spaces do not."""
 _LAST_ASCII = 0x7F
 _UNDECODED = range(0xDC80, 0xDD00)
-"""Python's stand-ins for bytes of a file name that are not UTF-8."""
+"""Python's surrogates for bytes of a file name that are not UTF-8."""
 
 
 def quote(argument: str) -> str:
@@ -40,12 +40,12 @@ def quote_for_eval(argument: str) -> str:
 
 
 def join(arguments: Iterable[str]) -> str:
-    """Return a command line of these words."""
+    """Return a command line from these words."""
     return " ".join(map(quote, arguments))
 
 
 def join_for_eval(arguments: Iterable[str]) -> str:
-    """Return a command line of these words for an unquoted `eval`."""
+    """Return a command line from these words for an unquoted `eval`."""
     return " ".join(map(quote_for_eval, arguments))
 
 
@@ -54,7 +54,7 @@ def _ansi_c(argument: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    """Escape one character for bash's `$'…'`; octal has a fixed length, so no digit after it is taken in."""
+    """Escape one character for bash's `$'…'`; octal has a fixed length, so a following digit is not part of it."""
     if char.isascii() and (char.isalnum() or char in "/._-=:,@%+~"):
         return char
     code = ord(char)

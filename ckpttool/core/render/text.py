@@ -1,8 +1,8 @@
 """Components of answers for people, and the layout of lists and tables within a width.
 
-Lines break between words and never inside, so that a path can be copied complete. rich breaks or crops a word that
-does not fit; here it sticks out, and the terminal itself continues it on the next line. rich is imported when something
-is made for people and not before: an answer in JSON must not wait for it.
+Lines break only between words, so that a path can be copied whole. rich breaks or crops a word that does not fit; here
+it overflows, and the terminal continues it on the next line. rich is imported only for output for people, so that an
+answer in JSON does not wait for it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NARROW = 60
-"""Columns below which a table shows less: the name of a checkpoint must never be truncated."""
+"""Width below which a table shows fewer columns, because the name of a checkpoint must never be truncated."""
 
 UNLIMITED = 1 << 20
-"""Columns of output that is not a terminal: no line is broken."""
+"""Width of output that is not a terminal: lines are not broken."""
 
 WIDTH = 80
-"""Columns that every terminal and every mail has."""
+"""Width that every terminal and every email has."""
 
 WIDEST = 100
-"""Columns of a picture: wider than that no curve says more."""
+"""Maximum width of a plot: a wider curve does not show more."""
 
 
 def line(
     text: str = "", style: str = "", *, no_wrap: bool | None = None, overflow: OverflowMethod | None = None
 ) -> Text:
-    """Return a line, or a paragraph; markup in it is text."""
+    """Return a line or a paragraph; markup in it is treated as text."""
     from rich.text import Text
 
     return Text(text, style, no_wrap=no_wrap, overflow=overflow)
@@ -46,10 +46,10 @@ def stack(*parts: RenderableType) -> Group:
 
 
 class Indented:
-    """Its content, indented; `Padding` would crop it."""
+    """Indented content; `Padding` would crop it."""
 
     def __init__(self, renderable: RenderableType, by: int = 2) -> None:
-        """Take the content, and the number of columns."""
+        """Store the content, and the number of columns."""
         self._renderable = renderable
         self._by = by
 
@@ -58,10 +58,10 @@ class Indented:
 
 
 class Summary:
-    """A headline with details below it; only a terminal needs rich to show it."""
+    """A headline with details below it; only a terminal needs rich for it."""
 
     def __init__(self, headline: str, details: Sequence[str], *, style: str, remark: str = "") -> None:
-        """Take the headline with its style, a paragraph for each detail, and a remark after the headline."""
+        """Store the headline with its style, a paragraph for each detail, and a remark after the headline."""
         self._headline = headline
         self._details = details
         self._style = style
@@ -77,10 +77,10 @@ class Summary:
 
 
 class Pairs:
-    """Names and their values in two columns; a long value does not change the lines of others."""
+    """Names and their values in two columns; a long value does not affect other lines."""
 
     def __init__(self, rows: Iterable[tuple[str | Text, str | Text]], *, by: int = 2) -> None:
-        """Take names with values, and the number of columns to indent."""
+        """Store names with values, and the number of columns to indent."""
         self._rows = [(line(" " * by) + name, value) for name, value in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -92,10 +92,10 @@ class Pairs:
 
 
 class Picture:
-    """A drawing made for the terminal that shows it."""
+    """A drawing that adapts to the terminal that shows it."""
 
     def __init__(self, draw: Callable[..., str]) -> None:
-        """Take a function that draws it for a `width` in columns, with `unicode` characters if available."""
+        """Store a function that draws for a `width` in columns, with `unicode` characters if available."""
         self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -150,7 +150,7 @@ def _unbroken(part: RenderableType) -> RenderableType:
     if not part.no_wrap:
         return _UnbrokenText(part)
     piece = part.copy()
-    piece.overflow = part.overflow or "ignore"  # a picture is cropped, and says so
+    piece.overflow = part.overflow or "ignore"  # a plot is cropped, and shows that it is
     return piece
 
 
@@ -168,13 +168,13 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """A table without borders, as rich draws it, in a twentieth of its time; if a cell must wrap, rich draws it.
+    """A table without borders, as rich draws it, in a twentieth of the time; if a cell must wrap, rich draws the table.
 
     No column becomes narrower than its longest word.
     """
 
     def __init__(self, *, gap: int = _GAP) -> None:
-        """Take the number of blanks between two columns."""
+        """Store the number of blanks between two columns."""
         self._gap = gap
         self._columns: list[_Column] = []
 
@@ -221,7 +221,8 @@ class Table:
         table = RichTable(box=None, pad_edge=False, header_style=_HEADER_STYLE, padding=padding)
         for column in self._columns:
             widest = max(_longest(cell, no_wrap=column.no_wrap) for cell in (column.header, *column.cells))
-            # rich first shrinks all columns that may wrap: one of single words must not take room from the others.
+            # rich first shrinks all columns that may wrap, so a column of single words must not take space from the
+            # others.
             is_rigid = column.no_wrap or widest == max(map(_width, (column.header, *map(_plain, column.cells))))
             table.add_column(column.header, justify=column.justify, no_wrap=is_rigid, min_width=widest)
         for row in zip(*(column.cells for column in self._columns), strict=True):
@@ -233,7 +234,7 @@ class Columns:
     """A table that drops the least important columns on a narrow terminal, and names them."""
 
     def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
-        """Take the rows, and each column's header and priority if space is short; priority 0 is never dropped.
+        """Store the rows, and each column's header and its priority if space is short; priority 0 is never dropped.
 
         A header that begins with a blank is for a column of numbers, which is right-aligned.
         """
@@ -254,7 +255,7 @@ class Columns:
             table.add_column(header.strip(), justify="right" if header.startswith(" ") else "left")
         for row in self._rows:
             table.add_row(*(row[at] for at in sorted(order)))
-        # Text that still does not fit sticks out.
+        # Text that still does not fit overflows.
         yield from console.render(table, options.update(width=UNLIMITED))
         lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in order]
         if lost:
@@ -267,7 +268,7 @@ def no_room(headers: Sequence[str]) -> Text:
 
 
 def _plain(cell: str | Text) -> str | Text:
-    """Return a cell without style as plain text: making a `Text` takes longer than printing it."""
+    """Return a cell without style as plain text, because creating a `Text` takes longer than printing it."""
     if isinstance(cell, str):
         return cell
     return cell if cell.style or cell.spans else cell.plain

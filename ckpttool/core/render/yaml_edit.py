@@ -1,8 +1,8 @@
 """Edits of a YAML text that leave all other bytes unchanged.
 
 PyYAML's event stream gives the exact position of each key and value. A value is replaced in place and a key is added on
-a line of its own (in `{…}`: before the brace); comments, order, quotes, anchors, line ends, a byte order mark and a
-missing last line end stay because nothing touches them. No YAML writer is involved.
+a separate line (in `{…}`: before the brace). Comments, order, quotes, anchors, line ends, a byte order mark and a
+missing last line end remain unchanged. No YAML writer is involved.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Editor:
         import yaml
 
         self._text = text
-        self._edits: list[tuple[int, int, bool, str]] = []  # start, end, is an addition, new text
+        self._edits: list[tuple[int, int, bool, str]] = []  # start, end, whether it is an addition, new text
         events = list(yaml.parse(text, Loader=yaml.SafeLoader))
         self._aliases = {str(event.anchor) for event in events if isinstance(event, yaml.AliasEvent)}
         self.top = _Reader(events).document()
@@ -71,14 +71,14 @@ class Editor:
         return len(_BREAKS.findall(self._text, 0, position)) + 1
 
     def shared(self, value: Value) -> bool:
-        """Return whether an alias elsewhere in the document refers to this value, or it is an alias."""
+        """Return whether an alias elsewhere in the document refers to this value, or whether it is an alias itself."""
         return value.kind == "alias" or value.anchor in self._aliases
 
     def set(self, mapping: Mapping, key: str, value: Scalar, *, after: tuple[str, ...] = ()) -> None:
         """Set `key` to this value: in place if the mapping has it, else after the first existing key of `after`.
 
         Raises:
-            UsageError: The existing value is not single, or other keys refer to it by an alias.
+            UsageError: The existing value is a mapping or a list, or other keys refer to it by an alias.
         """
         if key in mapping.entries:
             self._replace(key, mapping.entries[key][1], value)
@@ -88,10 +88,10 @@ class Editor:
             self._add_line(mapping, f"{key}: {spell(value)}", after)
 
     def apply(self) -> str:
-        """Return the text with all edits made."""
+        """Return the text with all edits applied."""
         parts: list[str] = []
         done = 0
-        for start, end, _, text in sorted(self._edits, key=lambda edit: edit[:3]):  # stable: additions stay in order
+        for start, end, _, text in sorted(self._edits, key=lambda edit: edit[:3]):  # stable: keeps additions in order
             parts += (self._text[done:start], text)
             done = end
         return "".join((*parts, self._text[done:]))
@@ -108,16 +108,16 @@ class Editor:
                 )
             if match := _ANCHOR.match(self._text, start):
                 start = match.end()
-        # A block scalar's position reaches over the empty lines after it.
+        # The range of a block scalar includes the empty lines after it.
         end = start + len(self._text[start:end].rstrip())
         quoted = self._text[start : start + 1] if isinstance(value, str) else ""
         before = "" if start == 0 or self._text[start - 1].isspace() else " "  # a key without a value ends in its colon
         self._edits.append((start, end, False, before + spell(value, quotes=quoted)))
 
     def _add_in_braces(self, mapping: Mapping, entry: str) -> None:
-        begin = self._text.index("{", mapping.start) + 1  # an anchor may stand before the brace
+        begin = self._text.index("{", mapping.start) + 1  # an anchor may precede the brace
         inside = self._text[begin : mapping.end - 1]
-        # After the last value, but never after a comment, which would swallow it.
+        # After the last value, but never after a comment, which would absorb it.
         position = mapping.end - 1 if "#" in inside else begin + len(inside.rstrip())
         if any(start == position for start, *_ in self._edits):
             comma = ", "  # after the previous addition
@@ -154,14 +154,15 @@ class Editor:
 
 
 def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:
-    """Replace single values, at any depth, and no other byte.
+    """Replace single values at any depth, without changing any other byte.
 
     Args:
         text: A text that `yaml.safe_load` parses as a mapping, with limits already checked.
         values: By key path, the new value as YAML, on one line.
 
     Returns:
-        The new text, and which were written: none that an alias or an anchor shares with other keys, or that has a tag.
+        The new text, and the keys that were written, without values that have a tag or that an alias or anchor shares
+        with other keys.
     """
     import yaml
 
@@ -185,7 +186,7 @@ def _uses(node: yaml.Node | None) -> Iterator[int]:
 
 
 def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: str) -> tuple[int, int] | None:
-    """Return the place of the value of a key, if it is used only there."""
+    """Return the position of a key's value, if it is used only there."""
     import yaml
 
     for part in key:
@@ -223,7 +224,7 @@ class _Reader:
         mapping = Mapping(flow=bool(start.flow_style), start=_span(start)[0])
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             value = self._value(next(self._events), depth=depth + 1)
-            if isinstance(event, yaml.ScalarEvent):  # a key may be an alias too; none of ours is
+            if isinstance(event, yaml.ScalarEvent):  # a key may also be an alias; none of ours is
                 mapping.entries[event.value] = (_span(event)[0], value)
         mapping.end = _span(event)[1]
         return mapping
@@ -250,7 +251,7 @@ class _Reader:
 
 
 def _span(event: yaml.Event) -> tuple[int, int]:
-    """Return the place of an event in the text; the parser always knows it, only its types do not show it."""
+    """Return the position of an event in the text, which the parser always sets, although its types do not show it."""
     return cast("yaml.Mark", event.start_mark).index, cast("yaml.Mark", event.end_mark).index
 
 
@@ -262,7 +263,7 @@ def spell(value: Scalar, *, quotes: str = "") -> str:
         quotes: The quotation mark to keep if possible; '' or any other character for none.
 
     Raises:
-        UsageError: It has bytes that are not text, which YAML cannot represent.
+        UsageError: The value has bytes that are not text, which YAML cannot represent.
     """
     if value is None:
         return "null"
@@ -290,7 +291,7 @@ def _reads_as(text: str, value: str) -> bool:
     if _BREAKS.search(text):
         return False
     try:
-        # PyYAML knows plain texts in braces that the standard does not; the flow form is the stricter one.
+        # PyYAML accepts plain texts in braces that the standard does not; the flow form is stricter.
         return bool(yaml.safe_load(f"{{k: {text}}}") == {"k": value} and yaml.safe_load(f"k: {text}") == {"k": value})
     except (yaml.YAMLError, ValueError):
         return False
@@ -302,6 +303,6 @@ def _trailing_comma(inside: str) -> bool:
 
 
 def yaml_float(value: float) -> str:
-    """Encode a number so that YAML 1.1 reads a float: it reads `1e-05` as text and `3` as an integer."""
+    """Encode a number so that YAML 1.1 reads it as a float: `1e-05` would be text, and `3` an integer."""
     mantissa, exponent, power = repr(float(value)).partition("e")
     return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power

@@ -34,7 +34,7 @@ _SAME_STORES = {
 _SPEAK_S3 = frozenset(
     {"bos", "ceph", "cos", "cosn", "ks3", "minio", "obs", "oci", "oss", "r2", "swift", "tos", "tosfs"}
 )
-"""Schemes of stores that answer as S3 does, at an address of their own."""
+"""Schemes of S3-compatible stores with their own address."""
 
 _TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
 """Text after `://` that includes a password."""
@@ -45,7 +45,7 @@ _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
 def open_storage(root: str) -> Storage:
-    """Return the storage below a root; nothing has been read yet.
+    """Return the storage below a root, without reading anything yet.
 
     Raises:
         UsageError: The form of the root is unknown.
@@ -97,7 +97,7 @@ def _other_scheme(scheme: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text for people without passwords and signatures in URLs: those are refused, but may be in commands."""
+    """Return a text for people without passwords and signatures in URLs, which commands may contain."""
     return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
@@ -113,7 +113,7 @@ def path_text(path: object, label: str) -> str:
     """Return a path as text.
 
     Raises:
-        UsageError: It is not a path, or is one of bytes.
+        UsageError: It is not a path, or is a path of bytes.
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -140,10 +140,10 @@ def is_object_store(root: str) -> bool:
 
 
 def assert_changeable(root: str) -> None:
-    """Check that a root is a folder of this machine: nothing is written anywhere else.
+    """Check that a root is a folder on this machine, because nothing is written anywhere else.
 
     Raises:
-        UnsafeError: It is not.
+        UnsafeError: It is not a folder on this machine.
     """
     if root.startswith("parts://"):
         raise UnsafeError(
@@ -155,10 +155,10 @@ def assert_changeable(root: str) -> None:
 
 
 def shortest(root: str) -> str:
-    """Return the same root without `.` and `..`, which are taken out by their letters, links or not.
+    """Return the same root without `.` and `..`, which are removed from the text without following links.
 
     Raises:
-        UsageError: Nothing here reads such a place, or a password or signature is in it.
+        UsageError: No storage supports the root, or it contains a password or signature.
     """
     _opener(root)
     scheme, path = _split(root)
@@ -175,12 +175,12 @@ def above(root: str) -> str:
 
 
 def path_on_machines(path: str | None, root: str, machine_root: str) -> str | None:
-    """Return a path in or right above a root as the tree's machines know it; any other path unchanged.
+    """Return a path in or directly above a root as the tree's machines name it; any other path is unchanged.
 
     Args:
-        path: As `root` begins it; None stays so.
-        root: As the tree is opened here.
-        machine_root: As it is called there.
+        path: A path that begins like `root`; None is returned unchanged.
+        root: The path of the tree on this machine.
+        machine_root: The path of the tree on its machines.
     """
     if path is None or root == machine_root or not path.startswith(above(root)):
         return path
@@ -188,5 +188,5 @@ def path_on_machines(path: str | None, root: str, machine_root: str) -> str | No
 
 
 def _split(root: str) -> tuple[str, str]:
-    match = re.fullmatch(_SCHEME, root) if "://" in root else None  # folders need no pattern compiled
+    match = re.fullmatch(_SCHEME, root) if "://" in root else None  # folders do not need a compiled pattern
     return ("", root) if match is None else (match[1], match[2])

@@ -1,4 +1,4 @@
-"""The interface to stored bytes: list, stat, read a range. Each kind of place is a class in its own module."""
+"""The interface to stored bytes: list, stat, read a range. Each kind of storage is a class in its own module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NotRegularError(OSError):
     """The path is not a regular file: a FIFO or a device could block or never end."""
 
     modified_ns: int | None = None
-    """Time of the last change, if the complete stamp was requested."""
+    """Time of the last change."""
 
 
 class LostLinkError(OSError):
@@ -79,7 +79,7 @@ class Storage(Protocol):
 
     @property
     def root(self) -> str:
-        """The folder all paths start from."""
+        """The folder from which all paths start."""
         ...
 
     def entries(self, folder: str) -> list[Entry]:
@@ -136,7 +136,7 @@ class OfSeveral(Protocol):
     """Storage of several machines, each of which may have its own record of a name."""
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return each machine's content of a path, with its name; empty without any, or for a single machine.
+        """Return each machine's content of a path, with the machine's name; empty without content, or for one machine.
 
         Raises:
             OSError: One of them could not read it.
@@ -148,7 +148,7 @@ class PassedOn:
     """A storage that delegates to another; subclasses override some methods."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the storage to delegate to."""
+        """Store the storage to delegate to."""
         self.root = storage.root
         self._storage = storage
 
@@ -192,7 +192,7 @@ _OTHER_USER: dict[type[OSError], str] = {
 
 
 def remedy_of(error: OSError) -> str | None:
-    """Return a remedy if a storage denies access; None if it is unknown."""
+    """Return a remedy if a storage denies access; None if there is no known remedy."""
     return LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error))
 
 
@@ -216,7 +216,7 @@ class ShrankError(OSError):
     """
 
     def __init__(self, *, offset: int, expected_end: int) -> None:
-        """Take the actual and the expected end of the file."""
+        """Store the actual and the expected end of the file."""
         super().__init__(errno.ESTALE, f"the file ends at byte {offset}, expected {expected_end}")
         self.offset = offset
         self.expected_end = expected_end

@@ -1,4 +1,4 @@
-"""Limit the wait for foreign code: there is no other way to stop it."""
+"""Limit the wait for other code, which cannot be stopped in any other way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 def within(seconds: float, work: Callable[[], R], label: str) -> R:
-    """Return the result of some work; if it takes too long, it continues in its own thread.
+    """Return the result of a function; if it takes too long, it continues in its own thread.
 
     Raises:
         TimeoutError: It took too long.

@@ -11,7 +11,7 @@ __all__ = ["Disk", "LocalDisk", "Room"]
 
 
 class Disk(Protocol):
-    """A file system, or a fake one."""
+    """A file system, or a fake one for tests."""
 
     def nearest(self, folder: str) -> str:
         """Return the folder, or the nearest existing one above it."""
@@ -21,7 +21,7 @@ class Disk(Protocol):
         """Return the free space.
 
         Raises:
-            OSError: The file system does not say.
+            OSError: The file system does not report it.
         """
         ...
 
@@ -42,7 +42,7 @@ class LocalDisk:
         return folder or "."
 
     def room(self, folder: str) -> Room:
-        """Call `statvfs`: without root's reserve; quotas and concurrent writers are not considered."""
+        """Call `statvfs`; the result excludes root's reserve, and ignores quotas and concurrent writers."""
         status = os.statvfs(folder)
         return Room(
             free_bytes=status.f_bavail * status.f_frsize,

@@ -1,7 +1,7 @@
 """Run many small waits in parallel, but only if there is something to wait for.
 
-On a warm local disk threads gain nothing; on a network file system of 2 ms a call they gain 12 to 40 times.
-So work begins in this thread and moves to a pool as soon as the kernel shows that we keep waiting.
+On a warm local disk, threads gain nothing; on a network file system with 2 ms per call, they are 12 to 40 times as
+fast. So work begins in this thread and moves to a pool as soon as the kernel shows that this thread keeps waiting.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ PROBE_ITEMS = 8
 """Items done before the first measurement: enough to decide, and at 2 ms per call not noticeable."""
 
 WORKERS = 32
-"""More than 64 loses again; 32 keeps metadata servers friendly."""
+"""More than 64 are slower again; 32 spare metadata servers."""
 
 
 STORE_WORKERS = 64
-"""An object store takes 20 ms for a request that a disk answers at once; more workers do not help."""
+"""An object store takes 20 ms for a request that a disk answers immediately; more workers do not help."""
 
 
 def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
@@ -43,20 +43,20 @@ def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 class Probe:
-    """Detects whether this thread keeps waiting: a voluntary context switch means that it slept for the disk."""
+    """Detects whether this thread keeps waiting: a voluntary context switch means that it waited for the disk."""
 
     def __init__(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         self._before = sleeps()
 
     def has_waited_for(self, items: int) -> bool:
-        """Return whether it slept at least once for each of these items, which are all since the last call."""
+        """Return whether it slept at least once per item, for the items since the last call."""
         before, self._before = self._before, sleeps()
         return self._before - before >= items
 
 
 def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
-    from concurrent.futures import ThreadPoolExecutor  # 18 ms that most calls do not need
+    from concurrent.futures import ThreadPoolExecutor  # takes 18 ms, which most calls do not need
 
     with ThreadPoolExecutor(min(WORKERS, len(items))) as pool:
         return list(pool.map(work, items))

@@ -12,13 +12,13 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, OverLimitError, 
 
 
 class HiddenStorage(PassedOn):
-    """A storage that hides some paths, and reads nothing from the disk twice."""
+    """A storage that hides some paths, and never reads anything from the disk twice."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the actual tree; nothing is hidden yet."""
+        """Wrap the actual tree; nothing is hidden yet."""
         super().__init__(storage)
         self.hidden: AbstractSet[str] = frozenset()
-        """Paths relative to the root, of files and of folders with all that is in them."""
+        """Paths relative to the root, of files, and of folders with their contents."""
         self._entries: dict[str, list[Entry]] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._files: dict[str, bytes] = {}
@@ -27,7 +27,7 @@ class HiddenStorage(PassedOn):
         """Treat a path as missing if it, or a folder above it, is hidden.
 
         Raises:
-            FileNotFoundError: It is.
+            FileNotFoundError: The path is hidden.
         """
         above = path
         while above:

@@ -14,7 +14,7 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, LostLinkError, N
 class LocalSource:
     """An open local file, read by `pread`.
 
-    Never by mmap: a file cut under us would raise SIGBUS, and page faults hold the GIL.
+    mmap is not used, because a file that shrinks would raise SIGBUS, and page faults keep the GIL.
     """
 
     __slots__ = ("_fd", "stamp")
@@ -60,7 +60,7 @@ class LocalStorage:
     __slots__ = ("root",)
 
     def __init__(self, root: str) -> None:
-        """Take the `root` folder, which all paths are relative to."""
+        """Store the `root` folder, to which all paths are relative."""
         self.root = root
 
     def _full(self, path: str) -> str:
@@ -97,9 +97,9 @@ class LocalStorage:
         return _FOLDER if S_ISDIR(mode) else Kind.OTHER
 
     def stamp(self, path: str) -> FileStamp:
-        """Size, mtime and inode of a regular file, links followed."""
+        """Return size, mtime and inode of a regular file, links followed."""
         status = os.stat(f"{self.root}/{path}")
-        if not S_ISREG(status.st_mode):  # as `_stamp`, without a call a file
+        if not S_ISREG(status.st_mode):  # as `_stamp`, without one call per file
             error = NotRegularError(errno.EINVAL, "not a regular file", path)
             error.modified_ns = status.st_mtime_ns
             raise error
@@ -127,7 +127,7 @@ class LocalStorage:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from None
         finally:
             os.close(fd)
-        if size > limit:  # it is small, it grew, or it is in /proc, where all sizes are 0
+        if size > limit:  # it is small, has grown, or is in /proc, where all sizes are 0
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return b"".join(parts)
 
@@ -147,11 +147,11 @@ class LocalStorage:
 # O_NONBLOCK: opening a FIFO without a writer must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Smaller than the limit: the buffer is allocated before the size of the file is known.
+# Smaller than the limit, because the buffer is allocated before the size of the file is known.
 _FIRST_READ, _LATER_READS = 16 << 10, 1 << 20
 
 
-# A tree has tens of thousands of entries, and half the time of a named tuple is its own constructor in Python.
+# A tree has tens of thousands of entries, and a named tuple spends half of its time in its Python constructor.
 _entry = partial(tuple.__new__, Entry)
 _FILE, _FOLDER = Kind.FILE, Kind.FOLDER
 
@@ -175,13 +175,13 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Distinguish a folder and a broken link from an entry that is not a file."""
+    """Distinguish a folder and a broken link from another entry that is not a file."""
     if entry.is_dir():
         return _FOLDER
     try:
         entry.stat()
     except FileNotFoundError:
-        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or deleted since it was listed
+        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or deleted after it was listed
     return Kind.OTHER
 
 
@@ -192,7 +192,7 @@ def _stamp(status: os.stat_result, path: str) -> FileStamp:
 
 
 def _stamped(status: os.stat_result) -> FileStamp:
-    # As `FileStamp.on_disk`, at half its price: a tree has tens of thousands.
+    # As `FileStamp.on_disk`, in half the time: a tree has tens of thousands.
     stamp, mtime_ns = _new(FileStamp), status.st_mtime_ns
     _set_size(stamp, status.st_size)
     _set_token(stamp, (mtime_ns, status.st_ino))

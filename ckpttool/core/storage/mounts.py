@@ -48,7 +48,8 @@ def mount_of(path: str, table: str) -> Mount:
 
     Args:
         path: A file or folder; every machine sees the contents of an object store.
-        table: In the form of `/proc/self/mountinfo`. Of several mounts at one place the last covers the others.
+        table: The mount table in the form of `/proc/self/mountinfo`. Of several mounts at the same path, the last
+        covers the others.
     """
     if not is_local(path):
         kind, _, place = path.partition("://")
@@ -79,7 +80,7 @@ def _unescaped(field: str) -> str:
 
 
 def disk_identity(path: str, *, table: str, boot: str) -> str:
-    """Return a string that is equal whenever one disk is read, and differs between disks of two machines.
+    """Return a string that is equal for the same disk, and differs between the disks of two machines.
 
     A shared disk is identified by its source, on every machine. Every other disk is identified by its device on this
     machine: after a restart it counts as another disk, which costs a second check but never gives a wrong answer.
@@ -103,11 +104,11 @@ def disk_id(root: str) -> str:
     """Return an ID of a tree's disk: a hash, to keep the machine's name for it private.
 
     Args:
-        root: The tree, which need not be there: then it is the disk on which it would be.
+        root: The tree; if it does not exist, the result is the disk on which it would be.
     """
-    from xxhash import xxh3_128_hexdigest  # a library that a start need not pay
+    from xxhash import xxh3_128_hexdigest  # a library that most starts do not need
 
     place = os.path.abspath(root)
-    while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may be withheld, too
+    while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may also be inaccessible
         place = os.path.dirname(place)
     return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))

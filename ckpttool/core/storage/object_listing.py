@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MOST_AT_ONCE = 200_000
-"""Objects listed below a folder before anyone opens a deeper one: 200 requests."""
+"""Maximum number of objects listed below a folder before a deeper one is requested: 200 requests."""
 LISTING_SECONDS = 120.0
-"""Time limit for a folder's names, or for a page of everything below it: a store may claim forever that more
-follows."""
+"""Time limit for a folder's names, or for a page of everything below it: a store may report more pages forever."""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
 """A key that no bucket has."""
 _STROLL = 8
-"""After this many folders listed one by one, all of their siblings are listed together."""
+"""After this many folders listed individually, all of their siblings are listed together."""
 _Folder = dict[str, "FileStamp | None"]
 """The contents of a folder, by name; None: a subfolder."""
 
@@ -38,15 +37,15 @@ class ObjectListing:
     """The listing of a bucket; nothing is listed twice."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
-        """Take the URL of the bucket, and its store; nothing is requested yet."""
+        """Store the URL of the bucket and its client; nothing is requested yet."""
         self._url, self._store = url, store
         self._lock = threading.RLock()
         self._folders: dict[str, _Folder] = {}
         self._whole: set[str] = set()
-        """Folders below which everything is known."""
+        """Folders whose complete contents are known."""
         self._strolls: Counter[str] = Counter()
         self._broken: str | None = None
-        """The violated rule of the store: then no more ranges are requested."""
+        """The rule that the store violated; after that, no more ranges are requested."""
 
     @contextmanager
     def _minding_rules(self, key: str) -> Iterator[None]:
@@ -144,7 +143,7 @@ class ObjectListing:
             pages = iter(self._store.list(path or None, chunk_size=1000))
             while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
-                    if meta["path"] == path:  # a folder marker of some tools
+                    if meta["path"] == path:  # a folder marker that some tools create
                         folders.setdefault(path, {})
                     elif meta["path"].startswith(start):
                         self._add(folders, path, meta)
@@ -172,7 +171,7 @@ class ObjectListing:
         except (FileNotFoundError, WithheldError):
             return
         except OSError as error:
-            if str(error).startswith("the store answers"):  # by its number, as one that has nothing there may
+            if str(error).startswith("the store answers"):  # an HTTP status, which a store may also return
                 return
         raise BrokenRulesError(
             f"{self._url_of(path)} is not an object store: it lists nothing, but returns content for every name, "
@@ -186,7 +185,7 @@ class ObjectListing:
         folder = folders[parent]
         if name not in folder:
             folder[name] = stamp_of(meta)
-        elif folder[name] is not None:  # else its contents show that it is a folder
+        elif folder[name] is not None:  # otherwise its contents show that it is a folder
             raise self._twice(meta["path"])
 
     def _twice(self, key: str) -> OSError:
@@ -210,7 +209,7 @@ class ObjectListing:
         return within(LISTING_SECONDS, work, _WHAT)
 
     def _list_names(self, path: str) -> None:
-        """List the entries of a folder, subfolders included, but not the contents of these."""
+        """List the entries of a folder, including subfolders but not their contents."""
         with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}

@@ -25,7 +25,7 @@ RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": _PATIENCE}
 _CLIENT: ClientConfig = {
     "allow_http": True,  # only if the store's address uses http
     "connect_timeout": _PATIENCE,
-    "read_timeout": _PATIENCE,  # for each piece; all of a large object may take as long as it takes
+    "read_timeout": _PATIENCE,  # per piece; a whole large object may take longer
     "timeout": timedelta(days=1),
 }
 
@@ -78,7 +78,7 @@ _RULES = (
     (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range other than the requested one"),
     (re.compile("Content-Range"), "a range without its position"),
 )
-"""How obstore says that a store broke a rule, and in our words which."""
+"""obstore's messages about a violated rule, and our description of the rule."""
 _STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
 _CODE = re.compile(r"<Code>(?P<code>[A-Za-z]{1,60})</Code>")
 _ADDRESS = re.compile(r"https?://(?:[^/@\s]*@)?(?P<host>[^/?\s]+)\S*")
@@ -100,7 +100,8 @@ def reason_of(error: Exception) -> str:
 
 
 MOST_BYTES = 1 << 53
-"""Maximum size of an object: no store allows a hundredth of it, and computations with larger numbers would not end."""
+"""Maximum size of an object: no store allows even a hundredth of it, and computations with larger numbers would never
+end."""
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
@@ -136,10 +137,10 @@ def conditions(stamp: FileStamp | None) -> GetOptions:
 
 
 def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
-    """See that an answer is about the state that was listed: not every store minds a condition.
+    """Check that an answer is about the listed version, because not every store respects conditions.
 
     Raises:
-        ReplacedError: It is about another one.
+        ReplacedError: It is about another version.
     """
     if stamp is None:
         return

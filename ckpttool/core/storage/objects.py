@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FIRST_READ = 64 << 10
-"""Bytes of the first read: nearly all headers fit in them, and a smaller read would not be faster."""
+"""Bytes of the first read: nearly all headers fit, and a smaller read would not be faster."""
 _LATER_READS = 16 << 10
-"""Minimum request size when a walk leaves the expected path."""
+"""Minimum request size when a walk deviates from the expected ranges."""
 _LONG_WALK = 4
-"""Number of consecutive reads from which on the next object's reads are requested all at once."""
+"""Number of consecutive reads after which the next object's reads are requested together."""
 _MOST_WALKS = 64
 _STREAM = 1 << 20
 """Ranges of at least this size are read as a stream, in pieces of this size."""
 _MOST_BREAKS = 4
-"""How often in a row a stream may break off without any bytes received."""
+"""Maximum number of consecutive interruptions of a stream without any data received."""
 _PAUSE_SECONDS = 0.5
 """Wait before the first retry; each further retry waits twice as long."""
 
@@ -48,7 +48,7 @@ class ObjectStorage:
     __slots__ = ("_bucket", "_start", "root")
 
     def __init__(self, root: str) -> None:
-        """Take the URL; nothing is requested yet.
+        """Store the URL; nothing is requested yet.
 
         Raises:
             UsageError: It names no bucket, or obstore is not installed.
@@ -107,12 +107,12 @@ class ObjectStorage:
 
 
 class ListedObjects(ObjectStorage):
-    """Objects listed elsewhere: nothing is listed here, nor reused from an earlier question."""
+    """Objects listed elsewhere; they are not listed again, and nothing is reused from an earlier question."""
 
     __slots__ = ("_listed",)
 
     def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
-        """Take their location, and the size and ETag of each by its path."""
+        """Store their location, and the size and ETag of each by its path."""
         super().__init__(root)
         self._listed = listed
 
@@ -127,7 +127,7 @@ class ObjectSource:
     __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp) -> None:
-        """Take the object's key, and its stamp in the listing."""
+        """Store the object's key, and its stamp in the listing."""
         self._bucket, self._key, self.stamp = bucket, key, stamp
         self._head = b""
         self._pages: dict[int, bytes] = {}
@@ -138,7 +138,7 @@ class ObjectSource:
         self._stream: _Stream | None = None
 
     def close(self) -> None:
-        """Stop requests; the ranges of this walk predict those in other objects of this size."""
+        """Stop requests; the ranges of this walk predict those of other objects of this size."""
         self._stream = None
         self._bucket.note_walk(self.stamp.size, self._asked)
         self._pages.clear()
@@ -185,7 +185,7 @@ class ObjectSource:
 
 
 def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, joined if the gap between them costs less than a request."""
+    """Return ranges in order, joined if reading the gap costs less than a request."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if merged and begin - merged[-1][1] <= _LATER_READS:
@@ -196,7 +196,7 @@ def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Stream:
-    """A range as it arrives; after an interruption, another request continues at that byte."""
+    """A range as it arrives; after an interruption, a new request continues from that byte."""
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp, begin: int, end: int) -> None:
         self._bucket, self._key, self._stamp = bucket, key, stamp
@@ -221,7 +221,7 @@ class _Stream:
         """Return the next piece, resuming after interruptions while requests still return data.
 
         Raises:
-            OSError: None did, or the store refuses.
+            OSError: No request returned data, or the store refuses.
         """
         breaks = 0
         while True:
@@ -240,16 +240,16 @@ class _Stream:
 
 
 class _BrokenOffError(OSError):
-    """The store stopped in the midst of an answer."""
+    """The store stopped in the middle of an answer."""
 
 
 class _Bucket(ObjectListing):
-    """A bucket and its listings: one for all storages of a process in it."""
+    """A bucket and its listings, shared by all storages of a process in it."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         super().__init__(url, store)
         self._walking = 0
-        """Objects with many ranges being requested."""
+        """Objects for which many ranges are being requested."""
         self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
         """Ranges of walks, by the size of the object."""
 
@@ -292,7 +292,7 @@ class _Bucket(ObjectListing):
 
         with self._minding_rules(key), self._lock:
             self._walking += 1
-            width = max(1, STORE_WORKERS // self._walking)  # in all no more wait than a store serves at once
+            width = max(1, STORE_WORKERS // self._walking)  # no more than a store serves in parallel
 
         async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
             async with turn:
@@ -303,7 +303,7 @@ class _Bucket(ObjectListing):
 
         async def ask_all() -> list[tuple[int, bytes] | BaseException]:
             turn = asyncio.Semaphore(width)
-            # Also after an error: pending requests must not find the loop closed.
+            # Also after an error, because pending requests must not find the loop closed.
             return await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges), return_exceptions=True)
 
         try:

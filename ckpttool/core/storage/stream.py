@@ -13,11 +13,11 @@ BLOCK_BYTES = 512 << 10
 """Size of one read. Smaller reads cost more calls; larger ones leave the core's cache (often 1 MiB) before all kernels
 have used them."""
 DROP_BYTES = 64 << 20
-"""How much is read before the page cache may forget it: rare enough to cost nothing, soon enough to spare others."""
+"""Bytes read before they are dropped from the page cache: rare enough to cost nothing, early enough to spare others."""
 SMALLEST_DROP = 1 << 20
 """Smaller ranges are not worth a system call."""
 PROBES = 16
-"""Pages checked to tell whether a range is cached; spread out, because the header has just been read anyway."""
+"""Number of pages checked for whether a range is cached; spread out, because the header has just been read."""
 _PAGE_BYTES = 4096
 
 
@@ -67,7 +67,7 @@ def read_blocks(
         raise ValueError(f"not a range of bytes: {begin} to {end}")
     if size is not None and not 0 < size <= BLOCK_BYTES:
         raise ValueError(f"a block has 1 to {BLOCK_BYTES} bytes, not {size}")
-    most = min(BLOCK_BYTES, end - begin)  # of thousands of tiny files each would pay for memory that it never fills
+    most = min(BLOCK_BYTES, end - begin)  # each of thousands of tiny files would pay for memory that it never fills
     view = memoryview(bytearray(most)) if buffer is None else buffer
     if buffer is not None and len(buffer) < BLOCK_BYTES:
         raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(buffer)}")
@@ -92,7 +92,7 @@ def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
     """Return whether most of a range was already in the page cache; None if the file system does not show it.
 
     Used by reads that must not wait for the disk. "Most" because the pages of headers have just been read. Each call
-    checks other pages, because Linux starts to read the pages that are not cached.
+    checks different pages, because Linux starts to read uncached pages.
     """
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None or end <= begin:
@@ -122,7 +122,7 @@ class _PageCache:
         if end - begin < SMALLEST_DROP or not isinstance(source, Descriptor) or not hasattr(os, "posix_fadvise"):
             return
         descriptor = source.fileno()
-        # By default nothing is dropped: a training may be about to read it.
+        # By default nothing is dropped: a training run may be about to read it.
         if was_cached(descriptor, begin, end) is False:
             self._descriptor = descriptor
         # This also resets POSIX_FADV_RANDOM, which a walk over headers sets. POSIX_FADV_WILLNEED is not added: on a
@@ -135,7 +135,7 @@ class _PageCache:
             self.close(offset)
 
     def close(self, offset: int) -> None:
-        """Drop all that has been read up to `offset`."""
+        """Drop everything that was read up to `offset`."""
         if self._descriptor is not None and offset > self._behind:
             os.posix_fadvise(self._descriptor, self._behind, offset - self._behind, os.POSIX_FADV_DONTNEED)
             self._behind = offset

@@ -1,1 +1,1 @@
-"""The wiring of the main job: each verb takes and returns frozen values, and prints nothing."""
+"""The functions behind the commands of the main job: each takes and returns frozen values, and prints nothing."""

@@ -30,14 +30,14 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common import jobs_of
 
 NEW_RECORD_MODE = 0o640
-"""If there is no existing record to copy the mode from."""
+"""The mode if there is no existing record to copy it from."""
 
 
 def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     """Scan a tree that may be changed, with sizes.
 
     Args:
-        question: Which.
+        question: The question about the tree.
         planned: Whether the change is only planned, in a tree of any kind.
 
     Raises:
@@ -76,7 +76,7 @@ def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey
 
     Args:
         tree: The tree.
-        config: Of the run that saves there; None: unknown.
+        config: The config of the run that saves there; None: unknown.
     """
     refused = {} if tree.trainer is None else dict(tree.trainer.owned(tree.inventory, config))
     holders: dict[str, CheckpointKey] = {}
@@ -113,7 +113,7 @@ def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def moving(root: str) -> Iterator[None]:
-    """Also take the sealers' lock: manifests move with their checkpoints."""
+    """Also take the lock for sealing, because manifests move with their checkpoints."""
     with no_other_sealer(root):
         sweep(f"{root}/{OWN_FOLDER}")
         yield
@@ -124,7 +124,7 @@ def _undo_interrupted(root: str) -> None:
     batches = read_journal(open_storage(root))
     puts = read_heal_journal(open_storage(root))
     if puts:
-        with no_other_sealer(root):  # nothing is cleaned up: some of it is prepared
+        with no_other_sealer(root):  # nothing is cleaned up, because some files are prepared
             put_all(root, puts)
             remove(f"{root}/{HEAL_JOURNAL}")
     if not batches:
@@ -152,7 +152,7 @@ def in_trash(tree: Tree) -> list[TrashFolder]:
     """List the checkpoints that earlier prunes moved to the trash, oldest first; links are not included.
 
     Raises:
-        UnsafeError: The trash is a link itself.
+        UnsafeError: The trash itself is a link.
         IncompleteError: The trash cannot be listed.
     """
     root = tree.inventory.root
@@ -179,14 +179,14 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
 
 
 def _unfinished(tree: Tree) -> Iterator[str]:
-    """Find temporary files among the entries that the scan classified, known or not."""
+    """Find temporary files among all entries of the scan, recognised or not."""
     findings = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
     for finding in (*tree.inventory.findings, *findings):
         name = (finding.path or "").rpartition("/")[2]
         unfinished = finding.code is Code.IN_PROGRESS or (
             finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
         )
-        # One of ours is not a sign of a training: the next holder of the lock removes it.
+        # A temporary file of ckpttool does not indicate a training run: the next holder of the lock removes it.
         if (
             unfinished
             and finding.path is not None
@@ -206,7 +206,7 @@ def _written(tree: Tree) -> Iterator[tuple[str, float]]:
         for path in () if isinstance(members, Refusal) else members.records:
             try:
                 written = tree.storage.stamp(path).modified_ns
-            except OSError:  # missing, which the check of the checkpoint reports
+            except OSError:  # missing; the check of the checkpoint reports it
                 continue
             if written is not None:
                 yield path, written / 1e9
@@ -216,7 +216,7 @@ def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
     """Return the files that are moved with a checkpoint.
 
     Raises:
-        UnknownLayoutError: Its layout does not say how a save is moved.
+        UnknownLayoutError: Its layout does not define how to move a save.
     """
     members = tree.layout.members(checkpoint)
     if isinstance(members, Refusal):
@@ -284,7 +284,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
     """Scan again, and compare every name, size, time and inode with those of the plan.
 
     Raises:
-        IncompleteError: Something differs, or a save began.
+        IncompleteError: Something differs, or a save has begun.
     """
     current = changeable_tree(question)
     if _listed(current) != _listed(tree):
@@ -296,7 +296,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
 
 
 def _listed(tree: Tree) -> Inventory:
-    """Return the tree's listing without saved results about its content, which the plan itself may have added."""
+    """Return the tree's listing without saved results about its content, which planning itself may have added."""
     checkpoints = (
         replace(
             checkpoint,
@@ -324,10 +324,10 @@ def _changed(change: str) -> IncompleteError:
 
 
 def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
-    """Write the trainer's records; each is either the old or the new one after an interruption.
+    """Write the trainer's records; after an interruption, each is either the old or the new one.
 
     Raises:
-        WriteFailedError: One could not be written; those before it are new.
+        WriteFailedError: A record could not be written; those before it are new.
         NotDurableError: All are written, but the disk did not confirm one of them.
     """
     unconfirmed = []

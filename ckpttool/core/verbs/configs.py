@@ -28,10 +28,10 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
     Args:
         content: The complete file.
         path: The path from the user.
-        devices: Ranks that will be started, for configs in which that does not stand.
+        devices: Number of ranks that will be started, for configs that do not state it.
 
     Raises:
-        CkptToolError: It cannot be used, or none or several take it.
+        CkptToolError: It cannot be used, or no trainer or several recognise it.
     """
     file, configs, unread = ConfigFile(content, path=path), [], None
     for reader in filter(None, (trainer.configs for trainer in trainers())):
@@ -81,7 +81,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
     """
     run = parse_config(read_bytes(path), path=path, devices=devices)
     parts = part(_lint(run), run.text, path=path)
-    if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
+    if starts and trainer_named(run.trainer).launch is not None:  # in others, it may stop the start
         allowed = (*allowed, *(finding.code for finding in parts.findings if not finding.code.affects_start))
     return BaseConfig(run=run, findings=judge.allow(parts.findings, allowed), silenced=parts.silenced)
 
@@ -89,7 +89,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
 def read_or_check(
     path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True
 ) -> BaseConfig | Check:
-    """Do the same, and return a check if the config cannot be used."""
+    """Read the base config like `usable_config`, but return a check if it cannot be used."""
     try:
         return read_base(path, allowed, devices=devices, starts=starts)
     except CkptToolError as error:
@@ -149,7 +149,7 @@ def _in_folder(folder: str, allowed: tuple[Row, ...], foreign: dict[str, None]) 
     for path in _yaml_files(folder, checks_by_name):
         checks = _unless_foreign(path, allowed, foreign_files)
         if any(_trains_nothing(check) for check in checks.values()):
-            foreign_files[path] = None  # a folder's configs for inference are nothing to start
+            foreign_files[path] = None  # inference configs in a folder do not start training
         else:
             checks_by_name |= checks
     foreign |= foreign_files
@@ -177,7 +177,7 @@ def _trains_nothing(check: Check) -> bool:
 
 def _unless_foreign(path: str, allowed: tuple[Row, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
-        # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
+        # Templates, YAML with custom tags and long lists of packages cannot be read, and need not be.
         if may_be_config(read_head(path)):
             return {path: config_check(path, read_base(path, allowed, starts=False), name=path)}
     except ForeignConfigError:
@@ -203,7 +203,7 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
 
 
 def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
-    """Make a check of the error that makes a config unusable, with its remedy if it is not to correct the config."""
+    """Make a check of the error that makes a config unusable, with its remedy unless that is to correct the config."""
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
@@ -217,6 +217,6 @@ def may_be_config(content: bytes) -> bool:
 
 
 def _lint(config: RunConfig) -> tuple[Finding, ...]:
-    """Return the mistakes in a config, by its own trainer's rules."""
+    """Return the mistakes in a config, according to its own trainer's rules."""
     reader = trainer_named(config.trainer).configs
     return () if reader is None else reader.lint(config)

@@ -33,7 +33,7 @@ class Explained(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: it is explained."""
+        """Return 0."""
         return ExitCode.OK
 
     @property
@@ -66,7 +66,7 @@ def explain(code: str | None = None, *, meanings: Callable[[ExitCode], Mapping[s
     """Explain a finding, a verdict or an exit code: its meaning, the evidence for it, and what to do.
 
     Args:
-        code: Of a finding, a verdict, or an exit code; None: all findings.
+        code: A finding's code, a verdict, or an exit code; None: all findings.
         meanings: Returns the meaning of an exit code in each command that declares it; None: unknown.
 
     Raises:
@@ -91,7 +91,7 @@ def explain(code: str | None = None, *, meanings: Callable[[ExitCode], Mapping[s
 
 
 def _no_code(code_text: str) -> UsageError:
-    """Report which codes contain a word."""
+    """Report the codes that contain a word."""
     part = [code for code in texts.codes() if code_text.lower() in code.split("-")][:3]
     return unknown_word("finding", code_text, texts.codes(), "`ckpttool explain` lists all codes", part)
 

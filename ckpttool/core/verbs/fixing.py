@@ -23,11 +23,11 @@ def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False
 
     Args:
         answer: The answer of `lint_config`; its files are read again.
-        allowed: Findings that the user accepts: they stay, as do findings that a comment allows.
+        allowed: Findings that the user accepts: they are not corrected, nor are findings that a comment allows.
         apply: Write the files, each atomically; otherwise nothing is changed.
 
     Returns:
-        The configs that have something to fix.
+        The configs with settings to correct.
 
     Raises:
         CkptToolError: A config could not be read or written; the configs before it are fixed.
@@ -58,7 +58,7 @@ def _fixed(path: str, accepted: Collection[Row]) -> FixedConfig:
 
 
 def _assert_only_these_values(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
-    """Check that the new text parses as the old one with these values, and nothing else."""
+    """Check that the new text parses like the old one with only these values changed."""
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
     if repr(old) != repr(new):  # distinguishes True from 1, and 1 from 1.0
@@ -73,6 +73,6 @@ def _values(text: str, path: str) -> dict[KeyPath, Value]:
 
 
 def _safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
-    """Return the settings of a config with one right value, by its own trainer's rules."""
+    """Return the settings of a config with one right value, according to its own trainer's rules."""
     reader = trainer_named(config.trainer).configs
     return () if reader is None else reader.fixes(config)

@@ -102,7 +102,7 @@ def fragment(
         question: The tree.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
-        strict: Whether a newer checkpoint that was rejected is an exit of its own.
+        strict: Whether a rejected newer checkpoint has its own exit code.
         node: As in `resolve`.
 
     Raises:
@@ -143,7 +143,7 @@ def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Row, ...]) -> t
 
 
 def _is_already(path: str, content: bytes) -> bool:
-    """Return whether a file has this content: writing it again would replace the older one in `.bak`."""
+    """Return whether a file has this content: writing it again would replace the older content in `.bak`."""
     try:
         folder, name = os.path.split(path)
         with open_storage(folder or ".").open(name) as source:
@@ -154,7 +154,7 @@ def _is_already(path: str, content: bytes) -> bool:
 
 
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
-    """Return how many devices each node starts; with a wrong number, all nodes would wait for a missing rank.
+    """Return the number of devices that each node starts; with a wrong number, all nodes would wait for a missing rank.
 
     Return None if the number is unknown; a finding then reports that.
     """

@@ -93,7 +93,7 @@ def _stopped(name: str, error: CkptToolError) -> Check:
 
 
 _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
-"""For each disk, that with the least space first; or why it is unknown; None without a save as a reference."""
+"""The need on each disk, the least free space first; or why it is unknown; None without a save as reference."""
 
 
 class Context(NamedTuple):
@@ -114,14 +114,14 @@ class Context(NamedTuple):
     """The save that a start would load; None: no checkpoint was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
-        """Make a check of findings: accepted ones become notes, and paths are converted so that they can be opened."""
+        """Make a check from findings; accepted findings become notes, and paths are made openable."""
         paths = self._given()
         allowed = judge.allow(findings, self.question.allowed)
         reasons = tuple(Reason(finding=finding, file=self._file(finding.path, paths)) for finding in allowed)
         return Check(name=name, summary=summary, reasons=reasons, stopped=stopped)
 
     def _file(self, path: str | None, paths: Collection[str | None]) -> str | None:
-        """Return the path of a finding so that it can be opened: unchanged, or joined to the root."""
+        """Return a finding's path in a form that can be opened: unchanged, or joined to the root."""
         root = self.answer.tree.inventory.root
         if path is None or path in paths or os.path.isabs(path) or path.startswith(root):
             return path
@@ -187,7 +187,7 @@ def _launch(context: Context) -> Iterator[Check]:
 
 
 def _start(context: Context) -> Iterator[Check]:
-    """Check whether a start loads a checkpoint other than the chosen one."""
+    """Check whether a start would load a checkpoint other than the chosen one."""
     start, plan = context.start, context.answer.decision
     if start is None or not isinstance(plan, ResumePlan):
         yield Check(name="start", summary="nothing was chosen", skipped=True)
@@ -220,7 +220,7 @@ Rule: TypeAlias = Callable[[Context], Iterator[Check]]
 
 CHECKS: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _start, _disk)
 WITHOUT_START: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _disk)
-"""Each rule makes its own check, once; none removes those of another."""
+"""Each rule makes its check once and does not remove those of other rules."""
 
 
 def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
@@ -289,7 +289,7 @@ class Judged:
         """Return the launch config; None if a finding prevents the launch.
 
         Raises:
-            CkptToolError: None can be made, although the user accepts that the base config disagrees.
+            CkptToolError: No config can be made, although the user accepts that the base config disagrees.
         """
         if not self.answer.go:
             return None
@@ -301,7 +301,7 @@ class Judged:
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
     """Judge a launch before it is written, and what a start with its config would load.
 
-    Other settings may override that config. Without a config there is no such start.
+    Other settings may override that config. Without a config, there is no such start.
     """
     context = _by_config(question, config, answer, disk)
     edited = context.edited
@@ -314,7 +314,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     if isinstance(answer.decision, ResumePlan) and (
         question.load_checkpoint is not None or not answer.tree.machines.is_here
     ):
-        # It names the tree by the training's path; the judged tree is the same, at our path.
+        # It names the tree by the path of the training run; the judged tree is the same, at our path.
         text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, answer.decision).text
     written = parse_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
     launched, start = judged_launch(answer, written)
@@ -326,11 +326,11 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
     """Return how the trainer of a tree is started.
 
     Args:
-        tree: Which.
+        tree: The tree.
         copied_to: The folder to which a tree of an object store was copied.
 
     Raises:
-        UsageError: It is unknown how, or the tree is not in a folder.
+        UsageError: The way to start it is unknown, or the tree is not in a folder.
     """
     if copied_to is None and not is_local(tree.inventory.root):
         advice = "copy it to one, and pass that to launch with --load-checkpoint"
@@ -350,8 +350,8 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
     """Return the checkpoint to load, as a path on a disk.
 
     Raises:
-        UsageError: The copy lacks files of the plan, or they have other sizes; or of several machines each has the tree
-            somewhere else.
+        UsageError: The copy lacks files of the plan, or they have other sizes; or several machines have the tree at
+        different paths.
     """
     if copied_to is None:
         return tree.from_the_top(plan.load.path)

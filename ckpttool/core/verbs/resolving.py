@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 TRUSTED_SECONDS = 3600.0
-"""For this time an unchanged file that was verified is not read again: an interrupted run continues."""
+"""Time for which an unchanged verified file is not read again, so that an interrupted run continues."""
 
 
 _NO_SKIP = "no setting skips these batches: to pass them, leave them out of the data set"
 
 _WITNESSES = 16
-"""Shards of a save whose times are read, evenly over its ranks: thousands give no better answer."""
+"""Maximum number of shards per save whose times are read, spread over its ranks; thousands do not improve the
+answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +74,11 @@ class PassedOver(NamedTuple):
 
 
 PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
-"""Returns all rejections, with a feature's remedies, and its further findings."""
+"""Returns all rejections with a feature's remedies, and the feature's additional findings."""
 
 
 class LogEvidence(Protocol):
-    """Findings of training logs about the checkpoints of a tree."""
+    """Findings from training logs about the checkpoints of a tree."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
         """Choose with the evidence of the logs, and advise how to avoid a spike, if requested.
@@ -106,7 +107,7 @@ class ReadsLogs(Protocol):
 
         Args:
             inventory: The checkpoints with recorded health; with sizes and times if the question needs them.
-            question: Which logs to use, and how to judge them.
+            question: The logs to use, and how to judge them.
             root: The path of the tree: logs next to it are also used.
             stages: Pipeline stages, if known.
             ignore: Whether to ignore the health.
@@ -204,7 +205,7 @@ class Context(NamedTuple):
 
     @property
     def takes_any_health(self) -> bool:
-        """Whether unknown health is accepted: then it is a note."""
+        """Whether unknown health is accepted, so that it is only a note."""
         return self.choice.ignore_health or self.choice.allow_unknown_health
 
     @property
@@ -230,12 +231,12 @@ def _recorded_health(context: Context) -> tuple[Finding, ...]:
 
 
 def _lost_work(context: Context) -> tuple[Finding, ...]:
-    """More steps or time lost than the user allows."""
+    """Report that more steps or time are lost than the user allows."""
     return () if isinstance(context.point, NoResumePoint) else beyond_limits(context.point, context.choice)
 
 
 def _of_decision(context: Context) -> tuple[Finding, ...]:
-    """Report how the trainer behaves at such a start, or why none was chosen."""
+    """Report how the trainer behaves at such a start, or why no checkpoint was chosen."""
     return context.decision.findings
 
 
@@ -250,7 +251,7 @@ def _of_tree(context: Context) -> tuple[Finding, ...]:
 
 
 def _rebuilt(context: Context) -> tuple[Finding, ...]:
-    """Shards of the chosen checkpoint that were rebuilt from copies."""
+    """Report shards of the chosen checkpoint that were rebuilt from copies."""
     return () if context.chosen is None else rebuilt(context.chosen)
 
 
@@ -262,11 +263,11 @@ Rule: TypeAlias = Callable[[Context], tuple[Finding, ...]]
 
 CHOSEN: tuple[Rule, ...] = (_logs, _recorded_health, _lost_work, _of_decision, _of_tree, _rebuilt, _of_features)
 NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
-"""Each rule adds its own findings, once; none removes those of another."""
+"""Each rule adds its findings once and does not remove those of other rules."""
 
 
 def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
-    """Return the rejected checkpoints with the remedies of features, and further findings of features about them."""
+    """Return the rejected checkpoints with remedies of features, and additional findings of features about them."""
     findings: list[Finding] = []
     for feature in features():
         if feature.on_passed_over is not None:
@@ -281,7 +282,7 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     """Return why checkpoints cannot be loaded, according to the layout.
 
     Raises:
-        UnknownLayoutError: It says so of all.
+        UnknownLayoutError: It refuses all checkpoints.
     """
     checkpoints = tree.inventory.checkpoints
     answers = ((checkpoint, tree.layout.load(tree.inventory, checkpoint)) for checkpoint in checkpoints)
@@ -292,7 +293,7 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
 
 
 def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, str], sizes: AskedSizes) -> Inventory:
-    """Add to each save the objections of its layout or trainer to loading it with such sizes."""
+    """Add to each save the objections of its layout or trainer to loading it at the requested sizes."""
     inventory, trainer = against_refused(inventory, refusals), tree.trainer
     if trainer is None or sizes == AskedSizes():
         return inventory
@@ -372,7 +373,7 @@ def with_detours(
 
 
 def without_settings(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvice:
-    """Return the advice for a trainer without settings for its detour; documents name all trainers with settings."""
+    """Return the advice without settings for its detour; documents name only trainers that have such settings."""
     detour = advice.detour
     if detour is None or not any(settings.config or settings.argument for settings in detour.detours):
         return advice
@@ -397,7 +398,7 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
     if tree.focus is None:
         return choice
     focused(tree.inventory.checkpoints, tree.focus, choice.name)
-    # A file's name is more specific than the checkpoint's, if trainings share the folder.
+    # A file's name is more specific than the checkpoint's, if training runs share the folder.
     return replace(choice, name=tree.focus)
 
 
@@ -424,7 +425,7 @@ def _with_effects(
 ) -> ResumePlan:
     """Add the effects of the trainer at such a start: its settings, the position in the data, and its findings."""
     checkpoint, config, trainer = plan.point.checkpoint, question.config, tree.trainer
-    if config is not None and config.world_size is None:  # as many as wrote it, by default
+    if config is not None and config.world_size is None:  # by default, as many as wrote it
         config = config.started_on(checkpoint.topology.world_size)
     resume = Resume(
         plan=plan,
@@ -464,7 +465,7 @@ def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
                     waiting += [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
                 else:
                     paths.add(path)
-            except FileNotFoundError:  # a record that need not be there
+            except FileNotFoundError:  # an optional record
                 continue
     return tuple(sorted(paths))
 
@@ -493,7 +494,7 @@ def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
 
 
 def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
-    """Show which checkpoint the trainer would load on its own, why, and the consequence.
+    """Show the checkpoint that the trainer would load by default, the reason, and the consequence.
 
     Args:
         answer: The answer of `resolve`.

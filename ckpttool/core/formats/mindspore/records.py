@@ -8,11 +8,11 @@ Every protobuf library writes fields in this order, so another order is treated 
 record: they would be fields that MindSpore does not have. Field 3 instead of 2 is a map parameter.
 
 MindSpore splits a tensor of more than 512 MiB into consecutive records, all with the dims of the complete tensor; its
-loader joins neighbours with the same name. This module does the same, and checks that the sizes add up.
+loader joins consecutive records with the same name. This module does the same, and checks that the sizes add up.
 
 Source: `checkpoint.proto`; `_exec_save`, `tensor_to_ms_type`, `_write_parameter_bytes_data` and
-`_load_ckpt_into_param_dict` in MindSpore's train/serialization.py; the names are `str()` of MindSpore's types, tried
-out with MindSpore 2.10.
+`_load_ckpt_into_param_dict` in MindSpore's train/serialization.py; the names are `str()` of MindSpore's types, checked
+with MindSpore 2.10.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """The bytes are not a record, so nothing after them can be found: records are linked by their lengths."""
+    """The bytes are not a record, so later records cannot be located: each length leads to the next record."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -202,7 +202,7 @@ class Tensors:
         """First record of a tensor that is incomplete so far."""
         self._spans: list[tuple[int, int]] = []
         self._missing = 0
-        """Bytes that the open tensor still lacks."""
+        """Bytes that the incomplete tensor still lacks."""
 
     def add(self, record: Record, base: int) -> None:
         """Add the next record, whose positions count from `base` in the file."""
@@ -233,7 +233,7 @@ class Tensors:
             self._missing = needed - content
 
     def finish(self, *, may_be_cut: bool) -> None:
-        """Finish the last tensor, which gets no further record.
+        """Finish the last tensor, which has no more records.
 
         Args:
             may_be_cut: Whether the file ends here without an end mark.

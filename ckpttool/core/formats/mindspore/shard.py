@@ -34,7 +34,7 @@ _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
 
 _MAX_RECORDS = 300_000
-"""Fifty times the largest models; the data kept for so many stay below 256 MB."""
+"""Maximum number of records: fifty times that of the largest models, with less than 256 MB of stored data."""
 
 _LOOK_AHEAD = 512
 """Bytes per read if tensors are big: nearly always the complete head of a record."""
@@ -43,7 +43,7 @@ _FAR_AHEAD = 64 * 1024
 """Bytes per read if tensors are small: many records in one call."""
 
 _BIG = 8 * 1024
-"""From this size on, copying a tensor costs more than another call."""
+"""Above this size, copying a tensor costs more than another call."""
 
 
 class MindSporeCkpt:
@@ -123,7 +123,7 @@ class _Walk:
         """Collect records and return the end of the last one: the end of the file, or the start of other content.
 
         Raises:
-            BadRecordError: The way to the next record is lost.
+            BadRecordError: The next record cannot be located.
         """
         offset = 0
         for _ in range(_MAX_RECORDS):
@@ -141,7 +141,7 @@ class _Walk:
         )
 
     def _record(self, offset: int) -> Record | None:
-        """Read the record at `offset`; None if there is something else."""
+        """Read the record at `offset`; None if there is other content."""
         if offset >= self._base + len(self._data):
             self._load(offset, _LOOK_AHEAD)
         try:
@@ -164,7 +164,7 @@ class _Walk:
             raise BadRecordError(replace(error.finding, message=message)) from error
 
     def _load(self, offset: int, need: int) -> None:
-        """Read from `offset`: far if records are small, no further than needed if they are big."""
+        """Read from `offset`: a long range if records are small, only the needed bytes if they are big."""
         gap = offset - self._base - len(self._data)
         length = need if gap >= _BIG else max(need, _FAR_AHEAD)
         self._data = self._source.read(offset, min(length, self._size - offset))
@@ -187,8 +187,8 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
 
     Args:
         rest: The file from `offset` on, or at least enough for the head of any record.
-        offset: Where the last record ends.
-        size: Bytes of the file.
+        offset: End of the last record.
+        size: Size of the file in bytes.
 
     Raises:
         BadRecordError: It is not a checksum.
@@ -232,7 +232,7 @@ def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
         )
     first = f"{rest[0]:02x}"
     try:
-        # A complete record except for its first byte: then that byte was damaged.
+        # A complete record except for its first byte: only that byte was damaged.
         RecordReader().read(bytes([RECORD]) + rest[1:], 0)
     except (BadRecordError, IndexError):
         return bad(

@@ -1,7 +1,7 @@
-"""The JSON header of a safetensors file, parsed strictly, by a scanner for its only grammar.
+"""The JSON header of a safetensors file, parsed strictly, by a scanner for exactly its grammar.
 
-No general JSON parser: a header is three levels deep, so whatever nests deeper, repeats a key or builds millions of
-empty lists ends at the first character that does not belong there, without recursion and in bounded memory.
+This is not a general JSON parser: a header has three levels, so deeper nesting, repeated keys and millions of empty
+lists are rejected at the first invalid character, without recursion and in bounded memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_SIZE = 2**64 - 1
 """Largest number that safetensors can hold; it refuses a larger one, and so do we."""
 
 MAX_KEYS = 400_000
-"""Keys of one object, tensors or metadata; the data kept for so many stay below 512 MB."""
+"""Maximum number of keys of an object, tensors or metadata; the stored data stay below 512 MB."""
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest types come first in a file, for alignment.
 DTYPES = {
@@ -45,11 +45,11 @@ DTYPES = {
 """The types of the format, in the order in which safetensors sorts tensors before it writes them."""
 
 PLACES = {name: place for place, name in enumerate(DTYPES)}
-"""Place of a type in that order; tensors of one type go by name."""
+"""Position of a type in that order; tensors of one type are sorted by name."""
 
 METADATA_KEY = "__metadata__"
 
-_SHOWN_CHARS = 40  # of a type that does not exist
+_SHOWN_CHARS = 40  # maximum characters of an invalid type in a message
 
 
 class InvalidHeaderError(Exception):
@@ -60,7 +60,7 @@ _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _BLANK = re.compile(r"[ \t\n\r]*")
 _DECODER = JSONDecoder()
 _LIST_CHARS = 4096
-"""Room for MAX_DIMS numbers of 20 digits, with blanks between."""
+"""Maximum length of a shape: MAX_DIMS numbers of 20 digits, with blanks in between."""
 
 
 class TooManyKeysError(InvalidHeaderError):
@@ -115,7 +115,7 @@ class Scanner:
             raise self._unexpected("a string")
         try:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
-            value.encode()  # half a surrogate pair is not a character
+            value.encode()  # a single surrogate is not a character
         except (JSONDecodeError, UnicodeEncodeError) as error:
             raise self._unexpected("a complete string") from error
         return str(value)
@@ -234,7 +234,7 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
         tensors: Name, type and shape of each tensor, in any order; each name occurs once.
 
     Returns:
-        All bytes before the tensors' data, and the tensors with their places in the file, in file order.
+        All bytes before the tensors' data, and the tensors with their positions in the file, in file order.
 
     Raises:
         ValueError: A tensor's size is not a whole number of bytes, or is too large for safetensors.
@@ -301,14 +301,14 @@ def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
 
 
 def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
-    """Fill `rows`, which keep the entries before any damage, and return the metadata if there are any.
+    """Fill `rows`, which keep the entries before any damage, and return the metadata, if present.
 
     Raises:
-        InvalidHeaderError: The text leaves the grammar.
+        InvalidHeaderError: The text violates the grammar.
     """
     metadata = None
     scanner = Scanner(text)
-    shapes: dict[str, tuple[int, ...]] = {"": ()}  # a model of thousands of tensors has few of them
+    shapes: dict[str, tuple[int, ...]] = {"": ()}  # a model of thousands of tensors has few different ones
     for key, match in scanner.members(_USUAL_ENTRY):
         if key == METADATA_KEY:
             metadata = [(name, scanner.string()) for name, _ in scanner.members()]
@@ -326,7 +326,7 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
-"""A number in JSON's form, of so few digits that it is always below 2^64."""
+"""A number in JSON's form, with few enough digits to be below 2^64."""
 _USUAL_ENTRY = re.compile(
     rf'"(?!{METADATA_KEY}")([^"\\\x00-\x1f]*)":\{{"dtype":"([A-Z0-9_]{{1,16}})",'
     rf'"shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
@@ -408,9 +408,10 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 
 
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
-    """Encode a header as safetensors does; the order of the metadata is its only random part.
+    """Encode a header as safetensors does; only the order of the metadata is random.
 
-    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy costs as much again.
+    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy takes as much memory
+    again.
     """
     comma = ""
     yield "{"

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.safetensors.header import HeaderText
 
 _FORMAT_LIMIT = 100_000_000
-"""The format itself allows no longer header: 200,000 tensors take some 19 MB of it."""
+"""The format's own limit for the header; 200,000 tensors need about 19 MB."""
 _WIDE_LIMIT = _FORMAT_LIMIT // 4
-"""The same for non-ASCII: one character that needs four bytes makes all of them need four."""
+"""The same for non-ASCII headers: one four-byte character makes every character take four bytes."""
 
 
 class Safetensors:
@@ -44,7 +44,7 @@ class Safetensors:
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read and check the header, the size of the file, and the requested scalars.
 
-        `bytes_read` counts the needed bytes without read-ahead, so it is equal on every run.
+        `bytes_read` counts the needed bytes without read-ahead, so it is the same in every run.
         """
         length = int.from_bytes(head[:LENGTH_BYTES], "little")
         data_begin = LENGTH_BYTES + length
@@ -52,7 +52,7 @@ class Safetensors:
             return unread_header(self.name, refusal, bytes_read=len(head))
         source.extend(data_begin)
         bytes_read = max(len(head), min(data_begin, source.length))
-        if source.length < data_begin:  # cut since it was opened
+        if source.length < data_begin:  # truncated after it was opened
             finding = _truncated(data_begin, source.length, "its header")
             return unread_header(self.name, finding, bytes_read=bytes_read)
         source.expect_again(data_begin)
@@ -166,14 +166,14 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
 
 # --- headers repeat --------------------------------------------------------------------------------------------------
 
-# The digits of a checksum in a header that safetensors wrote. There is no brace and no backslash before them, so they
-# are in a string inside `__metadata__`. The pattern is compiled with the first header: most trees have no such header.
+# The digits of a checksum in a header that safetensors wrote. No brace or backslash precedes them, so they are in a
+# string inside `__metadata__`. The pattern is compiled with the first header: most trees have no such header.
 _CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedHeader:
-    """The results of a header's bytes and the requested scalars alone."""
+    """The results that depend only on a header's bytes and the requested scalars."""
 
     text: HeaderText
     data_begin: int
@@ -182,12 +182,12 @@ class ParsedHeader:
     """Whether safetensors itself would have written the same bytes, padding included."""
     requested: tuple[RequestedScalar, ...]
     scalars: ScalarPlan
-    """The place of those."""
+    """The location of the requested scalars."""
     last_page: tuple[int, int] | None
 
 
 def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> tuple[ParsedHeader, str | None]:
-    """Parse a header, or return it from the cache: data-parallel ranks and successive steps have the same header.
+    """Parse a header, or return it from the cache, because data-parallel ranks and successive steps share headers.
 
     Args:
         block: Bytes that begin with the header and its length; later bytes are ignored.
@@ -204,7 +204,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
     hole = (end, end) if digits is None else digits.span(1)
     header = _MEMORY.get(block, end, hole)
     if header is None:
-        if end > _MEMORY.limit:  # it would not fit together with another
+        if end > _MEMORY.limit:  # together with another header it would not fit
             _MEMORY.clear()
         header = _parsed(block, end, requested)
         if not header.text.findings:
@@ -225,11 +225,11 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
     last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
     padding = len(last) - len(last.rstrip(b" "))
     text = str(view[LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
-    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` needs it not
+    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` files does not need it
 
     parsed = parse_strictly(text, data_begin=end)
     page = None
-    if parsed.entries and not parsed.findings:  # then they fill the file from here
+    if parsed.entries and not parsed.findings:  # then the tensors fill the file from here
         page = max(end, end + parsed.data_bytes - LAST_PAGE_BYTES), end + parsed.data_bytes
     return ParsedHeader(
         text=parsed,
@@ -246,14 +246,14 @@ _Bytes = tuple[bytes, bytes]
 
 
 class HeaderMemory:
-    """Parsed headers by their bytes, oldest out first. Safe to share between threads."""
+    """Parsed headers by their bytes; the oldest are dropped first. Threads may share it."""
 
     def __init__(self, *, limit: int) -> None:
-        """Cache headers of `limit` bytes in total, or only the newest; parsed, they are about ten times as large."""
+        """Cache headers of `limit` bytes in total, or only the newest; parsed headers are about ten times as large."""
         self.limit = limit
         self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
         self._last: tuple[_Bytes, ParsedHeader] | None = None
-        """The last request: the next rank's is nearly always the same."""
+        """The last request; the next rank's request is nearly always the same."""
         self._bytes = 0
         self._lock = Lock()
 
@@ -261,14 +261,14 @@ class HeaderMemory:
         """Return the cached result for a header.
 
         Args:
-            block: Begins with the header.
-            end: Its end.
-            hole: Part of it that makes no difference.
+            block: Bytes that begin with the header.
+            end: End of the header.
+            hole: Part of the header that is ignored.
         """
         header = self._last
         if header is None or not _are_equal(header[0], block, end, hole):
             header = self._held.get(_fingerprint(block, end, hole))
-            # The fingerprint only finds; the bytes themselves decide.
+            # The fingerprint only finds candidates; the bytes themselves decide.
             if header is None or not _are_equal(header[0], block, end, hole):
                 return None
             self._last = header
@@ -294,7 +294,7 @@ class HeaderMemory:
                 self._last = None
 
     def clear(self) -> None:
-        """Forget all."""
+        """Clear the cache."""
         with self._lock:
             self._held.clear()
             self._last = None

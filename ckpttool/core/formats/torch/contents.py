@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.zip_directory import ZipEntry
 
 MOST_PICKLE_BYTES = 32 << 20
-"""Read at most; that of 100,000 tensors has 15 MB."""
+"""Maximum size of the pickle; that of 100,000 tensors has 15 MB."""
 _MOST_NODES = 1_000_000
-"""Places of a pickle that are checked: a list may hold itself, so a small one can have any number."""
+"""Maximum number of values visited in a pickle: a list may contain itself, so a small pickle can have any number."""
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
@@ -61,13 +61,14 @@ class TorchContents:
     """The contents of an archive."""
 
     entries: tuple[TensorEntry, ...] = ()
-    """Sorted by the path in the pickle; without spans if the elements are not contiguous, or their place is unknown."""
+    """Sorted by the path in the pickle; without spans if the elements are not contiguous, or their location is
+    unknown."""
     values: tuple[tuple[str, Value], ...] = ()
     """Numbers and texts other than tensors, by their path in the pickle."""
     unread: int = 0
-    """Tensors of kinds that are not followed: sparse, quantised, on no device."""
+    """Tensors of unsupported kinds: sparse, quantised, without a device."""
     version: str | None = None
-    """Version of the archive."""
+    """Version of the archive format."""
 
 
 def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchContents:
@@ -147,7 +148,7 @@ class _Walk:
                 stack.pop()
 
     def _taken(self, path: str, value: object) -> Iterator[tuple[str, object]] | None:
-        """Visit one value; return its children if it has any."""
+        """Visit a value; return its children, if any."""
         if isinstance(value, Tensor):
             self._take(path, value)
         elif isinstance(value, (bool, int, float, str)):
@@ -171,7 +172,7 @@ class _Walk:
         self.values.append((path, value))
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
-        """Return the contents of an object: of a tensor spread over ranks, this rank's part under its own name."""
+        """Return the contents of an object; for a tensor spread over ranks, this rank's part under its own name."""
         contents = value.members
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
             part = contents.get(_PART)
@@ -203,7 +204,7 @@ def _key(key: object) -> str:
 
 
 def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple[tuple[int, int], ...]:
-    """Return the byte ranges of a tensor's elements; none if they are not contiguous."""
+    """Return the byte ranges of a tensor's elements; empty if they are not contiguous."""
     if record is None or not _is_dense(tensor):
         return ()
     numel = 1

@@ -1,8 +1,7 @@
-"""The `.metadata` of torch.distributed.checkpoint: the place of each slice, and its tensor. It is not unpickled.
+"""The `.metadata` of torch.distributed.checkpoint: the location of each slice, and its tensor. It is not unpickled.
 
-Source:
-    `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; others
-    keep their plans of the save in it, too.
+Source: `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; other
+    programs also store their plans of the save in it.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Disable garbage collection during this time: it would take longer than making a million small values."""
+    """Disable garbage collection in this block: it would take longer than the creation of a million small values."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -100,7 +99,7 @@ def slice_names(storage: Storage, path: str) -> dict[int, str]:
     Each part of a tensor is named by its position: `model.weight (part 2 of 8)`.
 
     Returns:
-        An empty dict if there is no such record, or it cannot be read.
+        An empty dict if the record does not exist or cannot be read.
     """
     folder, _, name = path.rpartition("/")
     record = f"{folder}/.metadata" if folder else ".metadata"

@@ -13,7 +13,7 @@ class FilePart:
     __slots__ = ("_begin", "_source", "stamp")
 
     def __init__(self, source: ByteSource, begin: int, end: int) -> None:
-        """Take the open file; if that ends earlier, so does the part."""
+        """Wrap the open file; if the file ends earlier, so does the part."""
         self._source, self._begin = source, begin
         size = max(0, min(end, source.stamp.size) - begin)
         self.stamp = replace(source.stamp, size=ByteCount(size))

@@ -2,8 +2,8 @@
 
 A pickle names functions and calls them while it is loaded. The names that `torch.save` writes are known, and so are the
 types of values in configs, trainer settings and random-number states. Everything else in Python's standard library is
-refused: it has too many ways to run a program to list them. The functions of packages that a training normally has are
-also refused, except those listed here; of their classes, only those that are known to run something are refused.
+refused: it has too many ways to run a program to list them. For packages that a training environment normally has,
+functions are refused except those listed here, and classes are refused only if they are known to run something.
 
 Source:
     `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), the output of pickling these
@@ -21,12 +21,12 @@ from functools import lru_cache
 
 
 class Trust(Enum):
-    """How far a name is trusted."""
+    """How much a name is trusted."""
 
     KNOWN = "known"
-    """It makes a tensor or a plain value."""
+    """It creates a tensor or a plain value."""
     UNKNOWN = "unknown"
-    """A custom class, most likely: its effect is unknown."""
+    """Probably a custom class, whose effect is unknown."""
     RUNS = "runs"
     """It runs code, or gives access to code that does."""
 
@@ -112,9 +112,9 @@ _KNOWN["builtins"] |= {
 _UNJUDGED = frozenset(
     f"builtins.{name}" for name in ("callable", "iter", "next", "pow", "print", "repr", "sorted", "type", "zip")
 )
-"""Builtins whose effect depends only on their arguments, which are also named in the pickle."""
+"""Builtins whose effect depends only on their arguments, which the pickle also names."""
 _VALUES = _names("builtins collections datetime decimal fractions uuid")
-"""Modules of plain values, whose methods touch nothing else."""
+"""Modules of plain values, whose methods affect nothing else."""
 _FAMILIES = re.compile(
     r"torch(\.cuda|\.npu|\.sparse|\.cuda\.sparse|_npu\.npu)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)"
     r"|torch\.(float|complex|u?int|quint|qint|bits)[0-9]+(x[0-9]+|_e[0-9]m[0-9][a-z0-9_]*)?"
@@ -122,7 +122,7 @@ _FAMILIES = re.compile(
     r"|numpy\.dtypes\.[A-Z][A-Za-z0-9]*DType"
     r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
 )
-"""Names that exist for each kind of number."""
+"""Names that exist for every number type."""
 
 _RUNS = _names(
     """
@@ -147,8 +147,8 @@ _LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
-"""Packages whose functions are known, and whose class names follow the words below; in other packages the words may
-mean anything."""
+"""Packages with known functions, where class names use the words below as intended; elsewhere the words may mean
+anything."""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
 """Names of functions, methods, and some classes. A name that `_HARMLESS` does not list is refused: in torch, numpy,
 yaml and fsspec alone, 46 functions evaluate or unpickle their arguments, or start a program."""
@@ -185,13 +185,14 @@ _HARMLESS = re.compile(
     r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
     r"|pandas\.core\.indexes\.base\._new_Index"
 )
-"""Those that compute, or make a value of numbers; the contents of a refused module stay refused."""
+"""Names that compute, or create a value from numbers; the contents of a refused module stay refused."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"
     r"|start_process(es)?)(_[a-z0-9_]*)?|Popen|[A-Za-z]*Subprocess[A-Za-z]*"
 )
-"""A part of a name that says: this reads a file as code, or runs one. A module that only passes it on has it too."""
+"""A part of a name that suggests reading a file as code, or running one. Modules that only re-export such a name also
+match."""
 
 _MODULES = _names("builtins ctypes nt os pickle posix pty runpy subprocess sys")
 _REACHES = _MODULES | _names(
@@ -202,7 +203,7 @@ _REACHES = _MODULES | _names(
 
 
 def modern(module: str, name: str) -> tuple[str, str]:
-    """Return the Python 3 module and name for those of a Python 2 pickle."""
+    """Return the Python 3 module and name for the module and name in a Python 2 pickle."""
     return NAME_MAPPING.get((module, name)) or (IMPORT_MAPPING.get(module, module), name)
 
 
@@ -212,7 +213,7 @@ def trust(module: str, name: str) -> Trust:
 
     Args:
         module: As written in the pickle, of Python 2 or 3.
-        name: In the module; dotted for an attribute of an object there.
+        name: The name in the module; dotted for an attribute of an object there.
     """
     module, name = modern(module, name)
     full = f"{module}.{name}"

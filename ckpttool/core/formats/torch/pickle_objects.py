@@ -1,4 +1,4 @@
-"""Notes of the objects that a pickle would make: names are not looked up, calls are not made.
+"""Records of the objects that a pickle would create; names are not looked up, and calls are not made.
 
 Source:
     `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
@@ -26,12 +26,12 @@ GETATTR = Global("builtins", "getattr")
 
 
 class Made:
-    """An object that a call would make."""
+    """An object that a call would create."""
 
     __slots__ = ("args", "by", "items", "state")
 
     def __init__(self, by: object, args: tuple[object, ...]) -> None:
-        """Take the callable's name, and the arguments."""
+        """Store the callable's name and the arguments."""
         self.by = by
         self.args = args
         self.state: object = None
@@ -41,7 +41,7 @@ class Made:
 
     @property
     def members(self) -> dict[object, object]:
-        """Its contents by name or by key."""
+        """Return the object's contents by name or by key."""
         # Slots of an object come after the items of its dictionary.
         parts = self.state if isinstance(self.state, tuple) else (self.state,)
         return {key: value for part in (*parts, self.items) if isinstance(part, dict) for key, value in part.items()}
@@ -76,7 +76,7 @@ _OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
 _PLAIN: dict[str, Callable[[Any], object]] = {
     "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
     "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
-    "bytes": bytes,  # none, as protocols before 3 write it
+    "bytes": bytes,  # None, as protocols before 3 write it
 }  # fmt: skip
 _KEYS = (str, int, float, bytes, type(None), Global, Made)
 _MOST_KEY_BITS = 64
@@ -87,7 +87,7 @@ _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h"
 
 
 def called(by: object, args: tuple[Any, ...]) -> object:
-    """Return the result of a call if it is obvious, else a note of it."""
+    """Return the result of a call if it is obvious, else a record of the call."""
     noted = Made(by, args)
     if not isinstance(by, Global):
         return noted
@@ -141,7 +141,7 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
         return None
     if any(type(number) is not int or number < 0 for number in numbers):
         return None
-    # v3 is for types that no class of storages has, and says which.
+    # v3 is for types without a storage class, and names the type.
     metadata = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
     return Tensor(storage, metadata.name if isinstance(metadata, Global) else None, offset, tuple(shape), tuple(stride))
 

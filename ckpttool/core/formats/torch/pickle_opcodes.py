@@ -1,7 +1,7 @@
-"""The opcodes of pickles, up to protocol 5: patterns that skip many at once, and a few that are read ahead.
+"""The opcodes of pickles, up to protocol 5: patterns that skip many at once, and a few that are parsed in advance.
 
-Two things are read ahead: the storage that a tensor names, and the attribute that `getattr` requests. Only the plain
-forms that picklers write are matched.
+Two things are parsed in advance: the storage that a tensor names, and the attribute that `getattr` requests. Only the
+plain forms that picklers write are matched.
 
 Source:
     Lib/pickletools.py of Python 3.13 for the opcodes and their arguments; `torch/serialization.py` of torch 2.13
@@ -21,10 +21,10 @@ from ckpttool.core.formats.torch.pickle_objects import GETATTR
 _DULL = rb"\((?![Xhj\x8c])|[)012NRQabdelostu}\]\x81\x85-\x88\x89\x8f-\x92\x97\x98]+|[K\x80].|M..|J....|G.{8}"
 """Opcodes that name nothing, whatever their arguments."""
 LINES = b"IFLVSPg"
-"""Those whose argument is a line."""
+"""Opcodes whose argument is a line."""
 _TEXT = rb"(?:X(.{4})|\x8c(.))?"
-"""A string that follows a run of them; its length."""
-# Runs are limited: `re` keeps a place to go back to for each turn.
+"""The length of a string that follows a run of such opcodes."""
+# Runs are limited, because `re` stores a backtracking position for each repetition.
 OLD_RUN = re.compile(
     rb"(?:" + _DULL + rb"|[hq].|[jr]....|\x95.{8}|[" + LINES + rb"p][^\n]*\n){0,4096}" + _TEXT, re.DOTALL
 )
@@ -53,7 +53,7 @@ _MOST_DEPTH = 8
 Name = tuple[str, str]
 
 MOST_NAMES = 1_000
-"""Different names that are kept of each sort."""
+"""Maximum number of different names stored per kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Memo:
 
 
 class OddError(Exception):
-    """The pickle is not written as picklers write it."""
+    """The pickle does not have the form that picklers write."""
 
 
 class Ahead:
@@ -85,7 +85,7 @@ class Ahead:
     __slots__ = ("_data", "_getattr", "_memo", "_next", "at")
 
     def __init__(self, data: bytes, at: int, memo: Memo, following: int) -> None:
-        """Begin at an opcode; `following` is the number that MEMOIZE would use next."""
+        """Start at an opcode; `following` is the number that MEMOIZE would use next."""
         self._data, self.at, self._memo, self._next = data, at, memo, following
         self._getattr: set[int | None] = set()
 
@@ -93,7 +93,7 @@ class Ahead:
         """Read the tuple of a tensor's persistent id, from its MARK on.
 
         Raises:
-            OddError: It is something else.
+            OddError: The opcodes do not have this form.
         """
         self._expect(MARK)
         if self._text() not in {b"storage", None}:
@@ -153,7 +153,7 @@ class Ahead:
         elif code == MEMOIZE:
             place, self._next = self._next, self._next + 1
             self.at += 1
-        if self.at < len(self._data) and self._data[self.at] == FRAME:  # the last value may be the end of all
+        if self.at < len(self._data) and self._data[self.at] == FRAME:  # the last value may be the end of the pickle
             self.at += 9
         return place
 
@@ -229,19 +229,19 @@ class Ahead:
 
 @dataclass(slots=True)
 class PickleNames:
-    """The globals that a pickle uses. Names have their Python 3 form: show them escaped."""
+    """The globals that a pickle uses. Names have their Python 3 form; escape them before display."""
 
     runs: list[str] = field(default_factory=list)
-    """Known to run code, or to give access to code that does."""
+    """Globals known to run code, or to give access to code that does."""
     hidden: bool = False
-    """Also some that are put together while it is loaded."""
+    """Whether it also uses names that are computed while it is loaded."""
     unknown: list[str] = field(default_factory=list)
     broken: str | None = None
     """Why the first pickle cannot be read to its end; names before that are known."""
     over_limit: bool = False
     """The limit was exceeded; the names so far are known."""
     storages: dict[str, StorageId] = field(default_factory=dict, compare=False)
-    """Those of tensors by their keys, as far as they are written plainly."""
+    """The storages of tensors by their keys, if they are written plainly."""
 
     def take(self, verdict: Trust, name: str) -> None:
         """Record a name that is not known to be harmless."""

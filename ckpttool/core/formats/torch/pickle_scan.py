@@ -3,8 +3,7 @@
 `pickletools` is not used: it makes a Python object of every argument, so one opcode could fill the memory.
 
 A name is in the opcode itself (GLOBAL, INST), or is the last two strings pushed (STACK_GLOBAL, since protocol 4), each
-written in full or taken from the memo. No pickler uses another way, so a name that is formed differently is hidden on
-purpose.
+written in full or taken from the memo. No pickler uses another way, so a name in any other form is hidden on purpose.
 
 A direct call of `getattr` with plain constants is only a dotted name, as newer protocols write it. To exclude any other
 call, such a pickle is read again, and every memo entry is checked.
@@ -45,14 +44,14 @@ from ckpttool.core.formats.torch.pickle_opcodes import (
 from ckpttool.core.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
-"""Maximum bytes read. The pickle of 100,000 tensors has 15 MB; long strings and arrays are skipped, and not counted."""
+"""Maximum bytes read. The pickle of 100,000 tensors has 15 MB; long strings and arrays are skipped and not counted."""
 MOST_STEPS = 2_000_000
-"""Opcodes checked one by one; most are skipped in runs."""
-_STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
+"""Maximum number of opcodes checked individually; most are skipped in runs."""
+_STEPS_A_NAME = 10  # judging one takes that much longer; picklers write each only once
 MOST_NAME_BYTES = 512
 """Maximum length of the name of a module or of an object in it; real names are far shorter."""
 MOST_STORAGES = 200_000
-"""Storages and remembered things that are kept; no archive with more records is read."""
+"""Maximum number of storages and memo entries; an archive with more records is not read."""
 MOST_PICKLES = 5
 """Maximum number of consecutive pickles: as many as a legacy torch file has before its raw numbers."""
 
@@ -67,7 +66,7 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
 class _EndError(Exception):
-    """There is no next opcode."""
+    """The pickle has no next opcode."""
 
 
 class _AttributeError(Exception):
@@ -75,7 +74,7 @@ class _AttributeError(Exception):
 
 
 class _OverLimitError(Exception):
-    """It exceeds the limit."""
+    """The pickle exceeds the limit."""
 
 
 class PickleReader:
@@ -87,7 +86,7 @@ class PickleReader:
     )  # fmt: skip
 
     def __init__(self, source: ByteSource) -> None:
-        """Take the open file."""
+        """Start with the open file."""
         self._source = source
         self._steps = self.bytes_read = 0
         # A window that moves over the file.
@@ -99,10 +98,10 @@ class PickleReader:
         self._texts: dict[int, int] = {}
         self._trusted = self._is_new = True
         self._names = PickleNames()
-        # The global pushed last, and the place in the file at which it or a string is still on top.
+        # The global pushed last, and the position in the file at which it or a string is still on top.
         self._name: Name | None = None
         self._fresh = 0
-        # The place in the file at which an object of a class, or an attribute, will be on top.
+        # The position in the file at which an object of a class, or an attribute, will be on top.
         self._born: dict[int, Name] = {}
         self._named = Memo(texts=self._remembered)
         self._careful = False
@@ -124,7 +123,7 @@ class PickleReader:
             self._scan()
             for _ in range(1, pickles):
                 self._fill()
-                if PROTO(self._data, self._at) is None:  # no further pickle begins here
+                if PROTO(self._data, self._at) is None:  # no other pickle begins here
                     break
                 self._scan()
         except _OverLimitError:
@@ -159,7 +158,7 @@ class PickleReader:
                 raise _OverLimitError
 
     def _is_over(self, run: re.Pattern[bytes]) -> bool:
-        """Read a run of opcodes that name nothing, or one opcode; return whether it was STOP."""
+        """Read a run of opcodes that name nothing, or a single opcode; return whether it was STOP."""
         if len(self._data) - self._at < _MARGIN:
             self._fill()
         dull = run.match(self._data, self._at)
@@ -197,7 +196,7 @@ class PickleReader:
             is_digit = length == 1
             self._name, self._fresh = None, self._base + begin
         self._at = begin
-        if is_digit:  # a digit, which Python has only once: it may be a storage's key too
+        if is_digit:  # a digit, which exists only once in Python; it may also be a storage's key
             self._keep()
 
     def _read_opcode(self, opcode: int) -> None:
@@ -239,7 +238,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _counted(self, opcode: int) -> None:
-        """Skip data that follow their length."""
+        """Skip data that are preceded by their length."""
         width = COUNTED[opcode]
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
@@ -277,7 +276,7 @@ class PickleReader:
             self._accuse()
 
     def _stack_global(self) -> None:
-        """Take a name that was pushed as two strings."""
+        """Record a name that was pushed as two strings."""
         module, name = self._text(self._below), self._text(self._top)
         self._below = self._top = _NO_TEXT
         self._at += 1
@@ -296,7 +295,7 @@ class PickleReader:
             self._names.take(trust(*qualified), ".".join(plain))
 
     def _called_for(self, name: Name) -> None:
-        """Take down which global was just pushed."""
+        """Record the global that was just pushed."""
         self._name, self._fresh = name, self._base + self._at
         if name == GETATTR:
             self._attribute()
@@ -324,11 +323,11 @@ class PickleReader:
             self._accuse()
             return
         self._expected(ahead, (owner[0], f"{owner[1]}.{name}"))
-        # As newer protocols write it: a name with dots.
+        # As in newer protocols: a dotted name.
         self._names.take(trust(owner[0], f"{owner[1]}.{name}"), f"{owner[0]}.{owner[1]}.{name}")
 
     def _expected(self, ahead: Ahead, name: Name) -> None:
-        """Record the top of the stack after the opcodes read ahead."""
+        """Record the top of the stack after the opcodes parsed in advance."""
         if len(self._born) > _MOST_BORN:
             self._born.clear()
         self._born[self._base + ahead.at] = name
@@ -343,7 +342,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _keep(self) -> None:
-        """Memoize the last value, if the next opcode says so."""
+        """Memoize the last value, if the next opcode requests it."""
         if self._at < len(self._data):
             place = self._ahead().put()
             if place is not None:

@@ -1,7 +1,7 @@
 """The contents of a pickle, built from its opcodes: plain values, and a record of the call for everything else.
 
-Nothing is imported or called: a class or a function stays a name, and an object of it becomes a `Made`. So no code of
-the pickle runs; the values that it would build are known only if they consist of plain values and tensors.
+Nothing is imported or called: a class or a function remains a name, and an object becomes a `Made`. No code of the
+pickle runs, so its values are known only if they consist of plain values and tensors.
 
 Source:
     Lib/pickletools.py of Python 3.13.
@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Stored, called, is_key
 
 MOST_OPCODES = 2_000_000
-"""A tensor takes some thirty; each can cost a hundred bytes of memory."""
+"""Maximum number of opcodes. A tensor takes about thirty; each can cost a hundred bytes of memory."""
 
 _MOST_INT_BYTES = 64
-"""Maximum size of an integer; a counter needs eight."""
+"""Maximum bytes of an integer; a counter needs eight."""
 _MOST_LINE = 4096
-"""Characters of an argument that ends with its line; only protocol 0 has such."""
+"""Maximum characters of an argument that ends with its line, which only protocol 0 has."""
 MOST_COPIED = 64 << 20
 """Maximum number of characters and elements that calls copy: a few bytes can copy the same long list a thousand
 times."""
@@ -34,8 +34,8 @@ def read_values(data: bytes, *, trailing: int = 0) -> object:
     """Return the contents of a pickle.
 
     Args:
-        data: Begins with it, or with others.
-        trailing: How many pickles stand before it.
+        data: Bytes that begin with the pickle, or with earlier pickles.
+        trailing: Number of pickles before it.
 
     Raises:
         BrokenPickleError: It is not a pickle, ends early, or is implausibly large.
@@ -52,10 +52,10 @@ class Machine:
     __slots__ = ("_copied", "_left", "_marks", "_memo", "_most", "_stack", "_tuple_keys", "at", "data")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
-    """The method of each."""
+    """Opcode -> its method."""
 
     def __init__(self, data: bytes, *, most: int | None = None) -> None:
-        """Take the bytes, which begin with a pickle, and the maximum number of opcodes."""
+        """Start with the bytes, which begin with a pickle, and the maximum number of opcodes."""
         self.data = data
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -65,10 +65,10 @@ class Machine:
         self.at = 0
 
     def run(self) -> object:
-        """Follow the opcodes to the next STOP, and return the top of the stack.
+        """Execute the opcodes to the next STOP, and return the top of the stack.
 
         Raises:
-            BrokenPickleError: It ends before, or continues for too long.
+            BrokenPickleError: The pickle ends before it, or is too long.
         """
         self._stack, self._marks, self._memo = [], [], {}
         try:
@@ -87,7 +87,7 @@ class Machine:
             opcodes[opcode](self)
         raise BrokenPickleError(f"more than {self._most} opcodes")
 
-    # Arguments of opcodes in the following bytes.
+    # Reading the arguments of opcodes from the next bytes.
 
     def take(self, length: int) -> bytes:
         """Return the next bytes."""
@@ -103,7 +103,7 @@ class Machine:
         return int.from_bytes(self.take(width), "little", signed=signed)
 
     def counted(self, width: int) -> bytes:
-        """Return as many bytes as the preceding number says."""
+        """Return the bytes whose number precedes them."""
         return self.take(self.number(width))
 
     def line(self, codec: str = "utf-8") -> str:
@@ -116,26 +116,26 @@ class Machine:
     # Effects of opcodes.
 
     def push(self, value: object) -> None:
-        """Put a value on the stack."""
+        """Push a value."""
         self._stack.append(value)
 
     def pop(self) -> Any:  # noqa: ANN401  whatever the pickle put there
-        """Take the last value off the stack."""
+        """Pop the last value."""
         return self._stack.pop()
 
     def mark(self) -> None:
-        """Begin a list of values."""
+        """Push a mark."""
         self._marks.append(len(self._stack))
 
     def since_mark(self) -> list[Any]:
-        """Take all values since the last mark off the stack."""
+        """Pop all values since the last mark."""
         begin = self._marks.pop()
         values = self._stack[begin:]
         del self._stack[begin:]
         return values
 
     def drop(self) -> None:
-        """Throw the last value away, or a mark."""
+        """Discard the last value, or a mark."""
         if self._marks and self._marks[-1] == len(self._stack):
             self._marks.pop()
         else:
@@ -146,17 +146,17 @@ class Machine:
         self._stack.append(self._stack[-1])
 
     def pack(self, count: int) -> None:
-        """Put the last values together."""
+        """Combine the last values into a tuple."""
         items = tuple(self._stack[len(self._stack) - count :])
         del self._stack[len(self._stack) - count :]
         self.push(items)
 
     def recall(self, place: int) -> None:
-        """Put a remembered value on the stack."""
+        """Push a memoized value."""
         self.push(self._memo[place])
 
     def keep(self, place: int | None = None) -> None:
-        """Remember the last value."""
+        """Memoize the last value."""
         self._memo[len(self._memo) if place is None else place] = self._stack[-1]
 
     def integer(self, data: bytes) -> None:
@@ -166,13 +166,13 @@ class Machine:
         self.push(int.from_bytes(data, "little", signed=True))
 
     def put(self, pairs: list[Any]) -> None:
-        """Put keys and values into the last value on the stack."""
+        """Add keys and values to the last value on the stack."""
         target = self._stack[-1]
         into = target.items if isinstance(target, Made) else target
         for key, value in zip(pairs[::2], pairs[1::2], strict=False):
             self._tuple_keys += type(key) is tuple
-            if is_key(key) and self._tuple_keys <= _MOST_TUPLE_KEYS:  # by another nothing can be called
-                with suppress(TypeError):  # its container takes no keys
+            if is_key(key) and self._tuple_keys <= _MOST_TUPLE_KEYS:  # other keys cannot be used
+                with suppress(TypeError):  # its container has no keys
                     into[key] = value
 
     def extend(self, values: list[Any]) -> None:
@@ -184,18 +184,18 @@ class Machine:
             target.items.update(enumerate(values, len(target.items)))
 
     def reduce(self) -> None:
-        """Note a call; carry it out if it makes a tensor or a plain value."""
+        """Record a call; execute it if it creates a tensor or a plain value."""
         args = self.pop()
         self.call(self.pop(), args if isinstance(args, tuple) else ())
 
     def new(self, taken: int) -> None:
-        """Note that an object of a class would be made; the first of the taken values is the class."""
+        """Record that an object of a class would be created; the first of the popped values is the class."""
         values = [self.pop() for _ in range(taken)][::-1]
         args = values[1] if isinstance(values[1], tuple) else ()
         self.call(values[0], args)
 
     def build(self) -> None:
-        """Note the state that an object would restore."""
+        """Record the state that an object would restore."""
         state = self.pop()
         if isinstance(self._stack[-1], Made):
             self._stack[-1].state = state
@@ -205,24 +205,24 @@ class Machine:
         self.push(Global(module if isinstance(module, str) else "", name if isinstance(name, str) else ""))
 
     def instance(self) -> None:
-        """Note that an object would be made, in the form of protocol 0."""
+        """Record that an object would be created, in the form of protocol 0."""
         name = Global(self.line(), self.line())
         self.call(name, tuple(self.since_mark()))
 
     def made(self) -> None:
-        """Note that an object would be made, in the form of protocol 1."""
+        """Record that an object would be created, in the form of protocol 1."""
         by, *args = self.since_mark()
         self.call(by, tuple(args))
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
-        """Push the result of a call, or a note of it."""
+        """Push the result of a call, or a record of the call."""
         self._copied += sum(len(value) for value in args if isinstance(value, (str, list, tuple, dict)))
         if self._copied > MOST_COPIED:
             raise BrokenPickleError(f"at byte {self.at}: calls copy more than {MOST_COPIED} elements")
         self.push(called(by, args))
 
     def stored(self, ident: object) -> None:
-        """Push the data that torch keeps outside the pickle."""
+        """Push the data that torch stores outside the pickle."""
         storage: object = None
         if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
             kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""

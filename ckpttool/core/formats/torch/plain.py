@@ -22,11 +22,11 @@ from ckpttool.core.storage.base import ByteSource
 MOST_PLAIN_BYTES = 32 << 20
 """Maximum size of a pickle; with 100,000 tensors it has 15 MB."""
 _FIRST_BYTES = 64 << 10
-"""Read first: most pickles are smaller, and gigabytes of numbers follow them."""
+"""Bytes that are read first: most pickles are smaller, and gigabytes of numbers may follow."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BEFORE_LEGACY = 3
-"""Pickles in a legacy file before the one with the saved object."""
+"""Number of pickles in a legacy file before the one with the saved object."""
 _LOCAL_HEAD = 30
 """Bytes of a zip's local header before the record's name."""
 
@@ -68,7 +68,7 @@ def _legacy_or_plain(data: bytes) -> object:
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
-    """Read as much as needed: only the pickle itself shows its end."""
+    """Read as much as needed, because only the pickle itself shows its end."""
     length = _FIRST_BYTES
     while True:
         data = source.read(0, length)
@@ -84,7 +84,7 @@ def value_at(tree: object, *path: str | int) -> object:
     """Return the value at a path of keys: in dictionaries, lists, and objects' items and attributes.
 
     Returns:
-        None if there is nothing, and nothing more than None.
+        The value; None if it does not exist or is None.
     """
     for key in path:
         if isinstance(tree, dict):

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.zip_directory import ZipEntry
 
 _SHOWN = 3
-"""Names in a message."""
+"""Maximum number of names in a message."""
 
 _OTHERS = frozenset({".data/extern_modules", ".data/python_version", "archive_format", "archive_version", "model.json"})
-"""Records of archives that are for other than torch.load."""
+"""Records in archives that torch.load does not read."""
 _ITEM_BYTES = {
     "ComplexDoubleStorage": 16,
     **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
@@ -38,7 +38,7 @@ class TorchPickle:
     name = FormatName.TORCH_PICKLE
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
-        """Refuse pickles that would run code; nothing else of it is read."""
+        """Refuse pickles that would run code; the rest of the file is not read."""
         return unsafe_pickle(source, head, hidden=True) or unread_header(self.name, bytes_read=len(head))
 
 
@@ -48,9 +48,9 @@ def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | 
     Args:
         source: The open file.
         head: Its first bytes, which were read already.
-        hidden: Whether to refuse a name that is put together too: not in a file that may well be no pickle.
+        hidden: Whether to also refuse a computed name; not for files that may not be pickles.
     """
-    from ckpttool.core.formats.torch.pickle_scan import MOST_PICKLES, PickleReader  # costs a start a millisecond
+    from ckpttool.core.formats.torch.pickle_scan import MOST_PICKLES, PickleReader  # saves other starts a millisecond
 
     reader = PickleReader(source)
     names = reader.names(0, source.stamp.size, pickles=MOST_PICKLES)
@@ -103,7 +103,7 @@ class TorchZip:
     name = FormatName.TORCH_ZIP
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
-        """Read nothing: its directory is at its end."""
+        """Read nothing, because the directory is at the end of the file."""
         return unread_header(self.name, bytes_read=len(head))
 
 
@@ -112,10 +112,10 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
 
     Args:
         source: The open file.
-        records: All of its uncompressed records; none if its directory is inconsistent.
+        records: All of its uncompressed records; empty if its directory is inconsistent.
 
     Returns:
-        The findings, without a path, and how many bytes were read.
+        The findings, without a path, and the number of bytes read.
 
     Raises:
         OSError: The disk did not answer.
@@ -136,7 +136,7 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
         findings.append(damage(Code.ENTRIES_MISSING, message, expected=name))
     if not pickles:
         return tuple(findings), 0
-    from ckpttool.core.formats.torch.pickle_scan import PickleReader  # costs a start a millisecond
+    from ckpttool.core.formats.torch.pickle_scan import PickleReader  # saves other starts a millisecond
 
     reader = PickleReader(source)
     for record in pickles:

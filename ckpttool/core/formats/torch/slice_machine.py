@@ -19,7 +19,7 @@ from ckpttool.core.formats.torch.pickle_values import Machine
 _MOST_OPCODES = 8_000_000
 """Maximum number of executed opcodes, not counting skipped ones: each can cost a hundred bytes of memory."""
 _MOST_SIZES = 100_000
-"""Spellings of sizes that are kept, since most slices have those of others."""
+"""Maximum number of cached encodings of sizes, because most slices share them."""
 
 _MODULE = "torch.distributed.checkpoint.metadata"
 TENSOR, CHUNK, INDEX, PROPERTIES, BYTES, ALL = (
@@ -44,11 +44,11 @@ class Slice(NamedTuple):
     name: str
     """Name of the complete tensor or value: `model.layers.0.weight`."""
     path: str
-    """The file, as the record says it: untrusted, relative to the record's folder."""
+    """The file according to the record: untrusted, relative to the record's folder."""
     offset: int
     """First byte in the file."""
     length: int
-    """Bytes, including everything around the numbers."""
+    """Size in bytes, including everything around the numbers."""
     is_changed: bool
     """Whether it was transformed (compressed, encrypted), so that it differs from torch's output."""
 
@@ -61,7 +61,7 @@ class Chunk(NamedTuple):
 
 
 def numbers_in(value: object) -> Numbers:
-    """Return a size or a place.
+    """Return a size or a position.
 
     Raises:
         BrokenPickleError: It is not a sequence of numbers.
@@ -103,19 +103,19 @@ _TUPLE1 = 0x85
 
 
 class SliceMachine(Machine):
-    """A machine that skips the opcodes written for each slice, and keeps only the requested data."""
+    """A machine that skips the opcodes written for each slice, and stores only the requested data."""
 
     __slots__ = ("_known", "_numbered", "_passing", "_sizes", "calls", "slices")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
 
     def __init__(self, data: bytes) -> None:
-        """Take the complete file."""
+        """Start with the complete file."""
         super().__init__(data, most=_MOST_OPCODES)
         self._numbered: list[Any] = []
-        """The memo: picklers number it without a gap."""
+        """The memo; picklers number its entries without gaps."""
         self._passing: dict[int, tuple[Global, Callable[[int], bool]]] = {}
-        """How to continue at a memoized class, by the `id` of its object."""
+        """The function that continues after a memoized class, by the `id` of its object."""
         self._sizes: dict[bytes, Numbers] = {}
         self._known: list[tuple[bytes, ...]] = [()] * len(_MEANT)
         """The memo entries of attribute names at the last successful check."""
@@ -123,7 +123,7 @@ class SliceMachine(Machine):
         self.calls: set[Global] = set()
 
     def remember(self, place: int | None = None) -> None:
-        """Remember the last value."""
+        """Memoize the last value."""
         if place is not None and place != len(self._numbered):
             raise BrokenPickleError(f"at byte {self.at}: entries are not numbered in sequence")
         self._numbered.append(self._stack[-1])
@@ -144,7 +144,7 @@ class SliceMachine(Machine):
         end = at + data[at - 1]
         text = data[at:end].decode("utf-8", "surrogatepass")
         self._stack.append(text)
-        if data[end] == _MEMOIZE:  # past the end there is nothing to be found
+        if data[end] == _MEMOIZE:  # nothing can follow past the end
             self._numbered.append(text)
             end += 1
         self.at = end
@@ -153,14 +153,14 @@ class SliceMachine(Machine):
         """Push a name."""
         super().named(module, name)
         top = self._stack[-1]
-        if top != GETATTR:  # the requested attribute decides
+        if top != GETATTR:  # depends on the requested attribute
             self.calls.add(top)
         passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(top)
         if passing is not None:
             self._passing[id(top)] = top, passing
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
-        """Note a call. An enumeration member, as Python up to 3.11.3 writes it, counts as a dotted name."""
+        """Record a call. An enumeration member, as Python up to 3.11.3 writes it, counts as a dotted name."""
         if by == GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
             self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
         elif by == GETATTR or any(arg == GETATTR for arg in args):
@@ -174,7 +174,7 @@ class SliceMachine(Machine):
             return
         key_texts = _EACH_KEY.findall(match[0])
         if any(length and len(text) != length[0] for length, text, _ in key_texts):
-            return  # a text contains a terminator, so the texts were split wrongly
+            return  # a text contains a terminator, so the split is wrong
         keys: list[object] = []
         for length, text, recall in key_texts:
             if length:
@@ -257,7 +257,7 @@ class SliceMachine(Machine):
         return True
 
     def _slice_again(self, begin: int) -> bool:
-        """Skip all consecutive slices, and keep them."""
+        """Skip all consecutive slices, and store them."""
         data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
         matched = match(data, begin)
         passed = False
@@ -296,7 +296,7 @@ _MEANT = (
     _PLACE,
     (*_PLACE, "offset"),
 )
-"""The expected memo entries for a part, a tensor, and a slice without and with its part's place in the tensor."""
+"""The expected memo entries for a part, a tensor, and a slice without and with its part's position in the tensor."""
 _OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
 
 

@@ -1,8 +1,7 @@
-"""TorchScript's source in an archive of `torch.jit.save`: inflated piece by piece, and thrown away.
+"""TorchScript's source in an archive of `torch.jit.save`: inflated piece by piece, and discarded.
 
-Source:
-    `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it deflates the records of `code/`, text of some
-    kilobytes each, and no others.
+Source: `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it deflates the records of `code/`, texts of a
+    few kilobytes each, and no others.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ckpttool.core.formats.torch.zip_directory import Deflated
 from ckpttool.core.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
-"""Inflated of one archive; the source of the largest models has some megabytes."""
+"""Maximum inflated bytes per archive; the source of the largest models has a few megabytes."""
 _PIECE = 64 << 10
 _RAW = -15
 """Window bits of zlib for a stream without a header, as zip files have."""

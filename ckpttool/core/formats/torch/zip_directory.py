@@ -1,4 +1,4 @@
-"""The directory of a zip archive by `torch.save`: the place of each record, checked against the headers.
+"""The directory of a zip archive by `torch.save`: the location of each record, checked against the headers.
 
 `zipfile` is not used: it reads no local headers, inflates all data, and takes four times as long. Nothing here is
 inflated, extracted or unpickled.
@@ -28,7 +28,7 @@ from ckpttool.core.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.core.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
-"""Refused above: some 200,000 records, a hundred times as many as large models have; it is in memory."""
+"""Maximum size, because it is in memory: about 200,000 records, a hundred times those of large models."""
 
 # Versions, time and date are skipped: they are compared as bytes.
 _unpack_central = Struct("<L4x2H4x3L4H2xLL").unpack_from
@@ -38,7 +38,7 @@ _LOCAL_BYTES = 30
 _NO_SIZES = bytes(12)
 _SHORT_DESCRIPTOR_BYTES = 16
 _LONG_DESCRIPTOR = Struct("<4sLQQ")
-_WINDOW_BYTES = 512  # a descriptor, the next header and a few small records; data lie between, so more costs more
+_WINDOW_BYTES = 512  # a descriptor, the next header and a few small records; a longer read would include tensor data
 _HAS_DESCRIPTOR = 0x0008
 _ALLOWED_FLAGS = 0x0808  # a descriptor, and names in UTF-8
 _DOS_FOLDER = 0x10
@@ -57,7 +57,7 @@ class ZipEntry:
     begin: int
     """First byte of its data in the file."""
     end: int
-    """First byte after."""
+    """First byte after its data."""
 
     def as_entry(self) -> TensorEntry:
         """Return the record as a byte range, for the pass that computes its CRC32."""
@@ -83,7 +83,7 @@ class ZipDirectory:
     entries: tuple[ZipEntry, ...]
     """In file order, with disjoint data; empty if a finding is worse than suspect."""
     findings: tuple[Finding, ...]
-    """Without a path: the caller knows it."""
+    """Findings without a path, which the caller adds."""
     bytes_read: int
     deflated: tuple[Deflated, ...] = ()
     """Deflated records of an archive by `torch.jit.save`; they are not among the entries."""
@@ -102,7 +102,7 @@ class _Record(NamedTuple):
     name: bytes
     crc32: int
     packed: int
-    """Its bytes in the file; fewer than `size` if it is compressed."""
+    """Bytes in the file; fewer than `size` if the record is compressed."""
     size: int
     least_end: int
     """The earliest end of its data: if the local header has no extra field."""
@@ -123,7 +123,7 @@ class _BadZipError(Exception):
 def read_zip_directory(source: ByteSource) -> ZipDirectory:
     """Read the directory and all local headers of an archive, and no data.
 
-    Content never raises: damage and refusals are returned as findings.
+    Content never causes an exception: damage and refusals are returned as findings.
 
     Raises:
         OSError: The disk did not answer.
@@ -207,7 +207,7 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
 
 
 def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
-    """Parse the record at `at` of the directory, which begins at `begin` in the file; return it and the next place."""
+    """Parse the record at `at` of the directory, which begins at `begin`; return it and the next position."""
     if len(data) - at < _CENTRAL_BYTES:
         raise _damaged(
             Code.HEADER_INVALID, f"At byte {begin + at} there are {len(data) - at} bytes, but a record has at least 46."
@@ -224,7 +224,7 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
     name = data[at + _CENTRAL_BYTES : name_end]
     if _SATURATED in (packed, size, offset):
         packed, size, offset = _zip64(data[name_end : name_end + extras], name, packed, size, offset)
-    # TorchScript's source.
+    # TorchScript's source code.
     is_deflated = method == _DEFLATE and name.split(b"/")[1:2] == [b"code"]
     if ((method or packed != size) and not is_deflated) or flags & ~_ALLOWED_FLAGS or disk:
         raise _not_stored(name, f"method {method}, flags {flags:#06x}, {packed} bytes for {size}")
@@ -271,7 +271,7 @@ def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
 
 
 def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding]:
-    """Find records that overlap each other or the directory: one way to make a small file expand."""
+    """Find records that overlap each other or the directory: one way to build a small file that expands."""
     for record, after in pairwise(records):
         if record.least_end > after.offset:
             yield _refused(

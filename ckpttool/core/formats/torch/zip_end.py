@@ -1,4 +1,4 @@
-"""The end of a zip archive, with the place of its directory."""
+"""The end of a zip archive, with the location of its directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _END = Struct("<4s4H2LH")
 _LOCATOR = Struct("<4sLQL")
 _END64 = Struct("<4sQ2H2L4Q")
 _SEARCHED_BYTES = _END.size + 0xFFFF
-"""A comment is at most so long, so the end of the directory is nowhere before."""
+"""Maximum length of a comment, and so the earliest start of the directory's end record."""
 
 
 class _Readable(Protocol):
@@ -25,13 +25,13 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPlace:
-    """The place and the expected contents of the directory."""
+    """The location and the expected contents of the directory."""
 
     begin: int = 0
     end: int = 0
     """First byte after it."""
     records: int = 0
-    """How many the end of the archive announces."""
+    """Number of records according to the end of the archive."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -81,7 +81,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
 def _wide_place(
     source: _Readable, locator: bytes, locator_at: int, narrow: DirectoryPlace
 ) -> tuple[DirectoryPlace, int]:
-    """Read the 64-bit end; return the place in it and its own offset. A place whose end is 0 is invalid."""
+    """Read the 64-bit end; return the location in it and its own offset. A location whose end is 0 is invalid."""
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:

@@ -1,7 +1,7 @@
 """A `.distcp` of torch.distributed.checkpoint: consecutive archives of `torch.save`, each a slice.
 
 The end of an archive shows its beginning, so the file is read from its last byte to its first, without a record of the
-archives' places.
+archives' positions.
 
 Source:
     `torch/distributed/checkpoint/filesystem.py` of torch 2.13 (`_write_item`), and 201 files of six trainers.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.contents import Value
 
 MOST_SLICES = 1_000_000
-"""Maximum number of slices per file; a large model's files have some thousands."""
+"""Maximum number of slices per file; those of a large model have a few thousand."""
 
 
 def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
@@ -67,7 +67,7 @@ def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mappin
 
     Args:
         source: The open file.
-        records: Those of its slices, as `read_zips` names them.
+        records: The records of its slices, with names from `read_zips`.
         names: The names of the slices, by their first bytes.
 
     Raises:
@@ -100,7 +100,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def slice_of(name: str) -> int | None:
-    """Return the start of the slice in a record's name; None if it has none."""
+    """Return the start of the slice in a record's name; None if the name has none."""
     at = name.rpartition(_AT)[2]
     return int(at) if _AT in name and at.isdecimal() else None
 
@@ -118,7 +118,7 @@ def _placed(finding: Finding, begin: int) -> Finding:
 
 
 def archives_of(source: ByteSource) -> list[tuple[int, int]]:
-    """Return the byte ranges of a file's archives, in order; if one is inconsistent, only of those after it.
+    """Return the byte ranges of a file's archives, in order; if one is inconsistent, only those after it.
 
     Raises:
         OSError: The disk did not answer.

@@ -22,14 +22,14 @@ class Texts(Protocol):
         ...
 
     def table(self, answer: Answered, /) -> RenderableType:
-        """Draw it for people."""
+        """Render the answer for people."""
         ...
 
 
 def texts_of(answer: Answered | type[Answered]) -> Texts:
-    """Import the module of an answer, by its noun: a command must not wait for the others.
+    """Import the module of an answer, by its noun, so that a command need not wait for the others.
 
-    The core's own is called like the noun; a feature says which one is its own.
+    A module of the core has the noun as its name; a feature names its own module.
     """
     core_module = f"{__name__}.{answer.NOUN.replace('-', '_')}"
     try:
@@ -43,7 +43,7 @@ def texts_of(answer: Answered | type[Answered]) -> Texts:
 
 
 def as_read(answer: Answered) -> Any:  # noqa: ANN401  what a script gets
-    """Return the document of an answer as a script reads it."""
+    """Return the document of an answer as a script would parse it."""
     from ckpttool.core.render import json
 
     return json.as_read(texts_of(answer).document(answer))

@@ -22,7 +22,7 @@ _HEADLINES = {
 
 
 def advice_document(advice: SpikeAdvice | StopAdvice) -> Document:
-    """Return an advice with all its numbers."""
+    """Return the advice with all its numbers."""
     match advice:
         case SpikeAdvice():
             return {
@@ -62,7 +62,7 @@ def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
 
 
 def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
-    """Show it for people."""
+    """Show the advice for people."""
     parts: list[RenderableType] = [line(_headline(advice), style="bold"), Pairs(_rows(advice))]
     return parts + [Indented(line(note, style="dim")) for note in advice.notes]
 

@@ -71,14 +71,14 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def _wrap(text: str, width: int, first: str = "", later: str = "") -> list[str]:
-    """Break lines between words only, with an indent for the first line and one for the later lines."""
+    """Break lines only between words, with separate indents for the first line and for later lines."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=False
     )
 
 
 def list_text(*, width: int = WIDTH) -> str:
-    """List every code with its title, in groups."""
+    """List all codes with their titles, in groups."""
     indent = max(len(code) for code in codes()) + 4
     lines: list[str] = []
     for group, those in groupby(in_groups(), key=lambda row: row.group):
@@ -104,9 +104,9 @@ def one_document(row: Row, names: Mapping[str, str], *, first: str) -> Document:
     """`ckpttool/explanation/1`: one code.
 
     Args:
-        row: Of the code.
+        row: The row of the code.
         names: JSON's name of each trainer, by its title.
-        first: The trainer that has a field of its own, too: the schema had it before it had all of them.
+        first: The trainer that also has a separate field, which is older than the field for all trainers.
     """
     return {"schema": "ckpttool/explanation/1", **_document(row, names, first)}
 
@@ -186,7 +186,7 @@ def _words(code: ExitCode) -> str:
 
 
 def _exit(code: ExitCode) -> tuple[str, str]:
-    """Return the manual's text on an exit code: its meaning, and what to do."""
+    """Return the manual's text on an exit code: its meaning, and the remedy."""
     page = str(guide.page("exits"))
     meanings = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
     to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))

@@ -39,7 +39,7 @@ def document(answer: Forecast) -> Document:
 
 
 def table(answer: Forecast) -> RenderableType:
-    """Show one line per checkpoint, below their total."""
+    """Show the total, then one line per checkpoint."""
     if not answer.checkpoints:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)

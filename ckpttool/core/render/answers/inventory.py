@@ -40,7 +40,7 @@ def document(answer: Listing) -> Document:
 
 
 def world_size(inventory: Inventory) -> int | None:
-    """Number of ranks that the newest checkpoint must have; None if unknown."""
+    """Return the number of ranks that the newest checkpoint must have; None if unknown."""
     return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
 
 
@@ -79,7 +79,7 @@ def saved_at(saved_ns: int | None) -> str | None:
 
 
 class _Shards(EncodedList):
-    """The shards of a checkpoint, as many as ranks: encoded without a document for each."""
+    """The shards of a checkpoint, at least one per rank, encoded without a document for each."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -94,7 +94,7 @@ class _Shards(EncodedList):
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
     def encoded(self, line: str) -> str:
-        """Encode all of them, on lines with this indent."""
+        """Encode all shards, on lines with this indent."""
         path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
         return f",{line}".join(
             [
@@ -150,7 +150,7 @@ def _headline(inventory: Inventory) -> Text:
     newest = f", {which} {shown(intact[0].name)}" if intact else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(intact)} {ranks}{newest}"
     style = "bold green" if len(intact) == len(inventory.checkpoints) else "bold yellow"
-    headline = line().append(answer, style=style)  # a style of the complete line would colour the appended text, too
+    headline = line().append(answer, style=style)  # a style of the whole line would also colour the appended text
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
     headline.append("\nnot verified: ckpttool verify checks every shard")
     warning = unconfirmed(ordered[0], "--world-size")
@@ -172,7 +172,7 @@ def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
 
 
 _MOST_SHORT = 3
-"""Shards shown as shorter than usual; `verify` shows all."""
+"""Maximum number of shards shown as shorter than usual; `verify` shows all."""
 
 
 def _short(answer: Listing) -> list[str]:
@@ -202,7 +202,7 @@ class _Column(NamedTuple):
 _NOT_TOLD = "?"
 
 _NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
-"""Facts that only some trainers save: not shown if no save has them."""
+"""Facts that only some trainers save; hidden if no save has them."""
 
 
 def _tells(column: _Column) -> bool:
@@ -210,11 +210,11 @@ def _tells(column: _Column) -> bool:
 
 
 _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
-"""Columns dropped on a narrow terminal, in this order: JSON has them."""
+"""Columns dropped on a narrow terminal, in this order; JSON has them."""
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    """Return its name, with its other names and a remark if it has only weights."""
+    """Return the checkpoint's name, with its other names, and a remark if it has only weights."""
     also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
     also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
     return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)
@@ -253,7 +253,7 @@ class _CheckpointTable:
         from ckpttool.core.render.text import line
 
         checkpoints = self._newest_first[: self._limit]
-        # If batch sizes differ, steps do not give the order; a single size needs only its own column.
+        # If batch sizes differ, steps do not show the order; a single size needs only its own column.
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
         yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
         updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]
@@ -281,7 +281,7 @@ def to_the_minute(time: str) -> str:
 
 
 def age(saved_ns: int | None, now: float) -> str | None:
-    """Format the age of a save; None if no file shows it, or a clock puts it into the future."""
+    """Format the age of a save; None if no file shows it, or if it is in the future because of a wrong clock."""
     since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
     return None if since is None or since < 0 else lasting(since)
 
@@ -292,7 +292,7 @@ def _marked(checkpoint: Checkpoint) -> Text:
 
 
 def _is_marked(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint is not intact though it has files of every rank: the rank count looks complete."""
+    """Return whether a checkpoint with files of every rank, and so a complete-looking rank count, is not intact."""
     has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
     return has_all and bool(blocking(checkpoint.findings))
 

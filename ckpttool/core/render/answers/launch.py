@@ -40,7 +40,7 @@ def document(answer: Launch | Fragment | Preflight) -> Document:
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show the written config, or the reasons; if there is no checkpoint to resume from, those of each checkpoint."""
+    """Show the written config, or the reasons; without a checkpoint to resume from, those for each checkpoint."""
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):
@@ -101,7 +101,7 @@ def _fragment_table(answer: Fragment) -> RenderableType:
 
 
 def _new_batches(skip: SkipBatches, step: int | None) -> Iterator[str]:
-    """Say why another number of batches is skipped than were trained: the batch size changed."""
+    """Explain that the number of skipped batches differs from the number trained because the batch size changed."""
     is_plain = not skip.begins_anew and skip.lost_samples == 0
     if is_plain and skip.batches != step and skip.samples is not None and skip.global_batch_size is not None:
         batches = f"{counted(skip.batches, 'batch', 'batches')} of {skip.global_batch_size} samples"
@@ -124,7 +124,7 @@ def _refusal_document(answer: Preflight) -> Document:
 
 
 def _launch_table(launch: Launch) -> RenderableType:
-    """Show the settings that it changed, then the commands; the plan itself is shown by `resolve`."""
+    """Show the changed settings, then the commands; `resolve` shows the plan itself."""
     point, commands = launch.plan.point.checkpoint, launch.commands
     target, resumes = shown(launch.output), f"resumes from {chosen_checkpoint(launch.plan)}"
     if launch.dry_run:

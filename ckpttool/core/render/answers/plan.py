@@ -47,7 +47,7 @@ def table(answer: Resolution) -> RenderableType:
 
 
 def yaml(answer: Resolution) -> str:
-    """Return the settings as YAML to paste, with the other facts as comments."""
+    """Return the settings as YAML to paste, with all other facts as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
         reason = "nothing" if plan.is_sure else "it is unknown what"
@@ -55,7 +55,7 @@ def yaml(answer: Resolution) -> str:
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {step_and_name(checkpoint.step, checkpoint.name)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in facts_besides_settings(plan)]
-    if not plan.load.data:  # else it is among the settings
+    if not plan.load.data:  # otherwise it is one of the settings
         remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
     grave = blocking((*plan.point.findings, *plan.findings))
     remarks += [f"{finding.severity.word} {finding.code.value}: {finding.message}" for finding in grave]
@@ -197,7 +197,7 @@ def besides(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
-    """Return one line: there is nothing to resume from, or this is unknown."""
+    """Return one line: there is nothing to resume from, or it is unknown whether there is."""
     root = shown(answer.root)
     if seen_in_part(answer.findings):
         return f"From this machine alone it is unknown what to resume from in {root}"
@@ -250,7 +250,7 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
     headline = line(f"Resume from {chosen_checkpoint(plan)}: {intact_on(plan)}{end}", style=style)
-    # Names of files are one word for copying, including blanks.
+    # A file name is one word for copying, even with blanks.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
     if (written := minute(plan.point.saved_ns)) is not None:
@@ -296,7 +296,7 @@ def _stands_in_config(load: LoadSettings) -> bool:
 
 
 def load_it_with(load: LoadSettings) -> list[RenderableType]:
-    """Show the settings that make a trainer load exactly this checkpoint, to copy, each with its place."""
+    """Show the settings that make a trainer load exactly this checkpoint, to copy, each with its location."""
     from ckpttool.core.render.text import Pairs, line
 
     # Each text has its own line, unbroken, so that it can be copied.
@@ -305,14 +305,14 @@ def load_it_with(load: LoadSettings) -> list[RenderableType]:
 
 
 def remarks(load: LoadSettings) -> list[RenderableType]:
-    """Show the further notes for the start."""
+    """Show the additional notes for the start."""
     from ckpttool.core.render.text import Indented, line
 
     return [Indented(line(shown(remark))) for remark in load.remarks]
 
 
 def renames(checkpoint: Checkpoint) -> list[RenderableType]:
-    """Show which files to rename before the launch."""
+    """Show the files to rename before the launch."""
     from ckpttool.core.render.text import line
 
     lines = [line(f"  {shown(rename.source)} -> {shown(rename.target)}") for rename in checkpoint.renames]
@@ -354,7 +354,7 @@ def lost(plan: ResumePlan) -> str:
     if plan.point.may_lose_more:
         cost = f"At least {counted(lost, 'step')} to redo" if lost else "How many steps to redo is unknown"
         return f"{cost}: the step of a skipped checkpoint is unknown."
-    if not lost:  # no checkpoint shows the training after the newest one
+    if not lost:  # no checkpoint shows any training after the newest one
         on_course = [
             rejection
             for rejection in rejected
@@ -376,12 +376,12 @@ def about(point: ResumePoint) -> str:
 
 
 def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
-    """Show the newest rejected checkpoints, each with its most severe reasons; or all of them with all.
+    """Show the newest rejected checkpoints, each with its most severe reasons; or all of them with all reasons.
 
     Args:
         title: Their heading.
         rejected: Newest first.
-        view: How much to show of them.
+        view: The amount to show.
     """
     if not rejected:
         return []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def data_document(plan: ResumePlan) -> Document:
-    """Return the data position if batches are counted; None if only the data loader's states know it."""
+    """Return the data position if batches are counted; None if only the data loader's states have it."""
     skip = skip_of(plan.data)
     if skip is None:
         return None
@@ -41,7 +41,7 @@ def data_document(plan: ResumePlan) -> Document:
 
 
 def position_document(position: DataPosition) -> Document:
-    """Return the data position in the trainer's units; null for units that it does not count."""
+    """Return the data position in the trainer's units; null for units that the trainer does not count."""
     record: dict[str, Document] = dict.fromkeys(("samples", "tokens", "batches", "repeated", "lost", "where", "why"))
     match position:
         case SkipBatches():
@@ -135,7 +135,7 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Return how many samples are repeated because only whole batches and sinks can be skipped; None: none."""
+    """Return the number of samples repeated because only whole batches and sinks can be skipped; None: no samples."""
     if skip.repeated_samples is None:
         return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None
@@ -146,7 +146,7 @@ def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]
     batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     place = f"batches{batch}" if skip.batches else "data from the beginning"
     detail = f"  ({place}; next step {plan.next_step}; {repeats})"
-    # If the trainer counts on its own, nothing has to be set: then this is the result, the number first.
+    # If the trainer counts without settings, none is needed, and this is the result, with the number first.
     changed = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, GoesOn)]
     rows = [
         (setting.place.name, str(skip.batches if setting.value is None else setting.value))

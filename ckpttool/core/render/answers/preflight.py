@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MOST_REASONS = 6
-"""Kinds of reasons that one screen shows; every other format has all."""
+"""Maximum kinds of reasons on one screen; every other format has all."""
 
 MOST_NOTES = 4
-"""Kinds of notes on one screen, and only without more severe findings."""
+"""Maximum kinds of notes on one screen, shown only without more severe findings."""
 
 _WORDS = {
     Outcome.PASSED: ("ok", "green"),
@@ -32,7 +32,7 @@ _WORDS = {
     Outcome.UNKNOWN: ("?", "yellow"),
     Outcome.FAILED: ("NO", "bold red"),
 }
-"""How a check ended, in a word, and how it is drawn."""
+"""The result of a check in one word, and its style."""
 
 
 def document(answer: Preflight | Lint) -> Document:
@@ -104,7 +104,7 @@ def _reason(reason: Reason) -> Document:
 
 
 def check_document(check: Check) -> Document:
-    """Return one check with all its findings, and the file of each."""
+    """Return a check with all its findings, each with its file."""
     return {
         "name": check.name,
         "outcome": check.outcome.value,
@@ -156,8 +156,8 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
     """Return a check's summary, or a reference to its reason: a start's finding begins with it.
 
     Args:
-        check: Of the row.
-        codes: Of the findings below the rows.
+        check: The check of the row.
+        codes: The codes of the findings below the rows.
     """
     for reason in check.reasons:
         if check.name == "start" and reason.finding.code in codes:
@@ -166,7 +166,7 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
 
 
 def _first_kinds(answer: Preflight | Lint, reasons: Sequence[Reason], most: int) -> list[list[Reason]]:
-    """Return the reasons that one screen shows, by kind; in the full view, each on its own."""
+    """Return the reasons that one screen shows, by kind; in the full view, each separately."""
     if answer.view.everything:
         return [[reason] for reason in _gravest_first(reasons)]
     return kinds(reasons)[:most]
@@ -212,7 +212,7 @@ def verdict(answer: Preflight | Lint) -> str:
 
 
 def ranks_of(answer: Preflight | Lint) -> int | None:
-    """Return the number of ranks of the training; None if that is unknown."""
+    """Return the number of ranks of the training run; None if that is unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size
@@ -228,7 +228,7 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 
 
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
-    """Group reasons of the same code in the same file, most severe first: 500 lost shards are one line."""
+    """Group reasons of the same code in the same file, most severe first: 500 lost shards take one line."""
     groups: dict[tuple[Row, str | None], list[Reason]] = {}
     for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None

@@ -95,7 +95,7 @@ def launch_summary(
 
 
 def user_settings_summary(plan: ResumePlan, *, trainer: str) -> str:
-    """Describe how the user makes a trainer load the save if ckpttool edits no config, and the effect on the data.
+    """Describe how the user starts a trainer whose configs ckpttool does not edit, and the effect on the data.
 
     Args:
         plan: The plan to resume.
@@ -139,7 +139,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
     """Describe the result of the current start.
 
     Args:
-        start: That.
+        start: The judged start.
         plan: The intended start.
     """
     if not start.is_known:
@@ -151,7 +151,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
 
 
 def disk_summary(need: DiskNeed) -> str:
-    """Say how much space the next saves need, and how much is free."""
+    """Describe the space that the next saves need, and the free space."""
     files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
     on = "" if need.host is None else f" on {need.host}, which has the least room"
     return (

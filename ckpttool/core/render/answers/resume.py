@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_document(load: LoadSettings) -> Document:
-    """Return every setting with its place, and the steps that must come first."""
+    """Return every setting with its location, and the steps to do first."""
     record: dict[str, Document] = {
         "trainer": load.trainer,
         "path": load.path,
@@ -27,15 +27,15 @@ def load_document(load: LoadSettings) -> Document:
 
 
 def setting_document(setting: TrainerSetting) -> dict[str, Document]:
-    """Return a setting with its place."""
+    """Return a setting with its location."""
     record: dict[str, Document] = {"place": str(setting.place), "value": setting.value}
     return {**record, "alternative": True} if setting.is_alternative else record
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
-    """Format settings as the kind of place and a text to copy, in order of importance.
+    """Format settings as the kind of location and a text to copy, in order of importance.
 
-    If a setting repeats the previous one in another place, its kind begins with `or`.
+    If a setting repeats the previous one in another location, its kind begins with `or`.
     """
     texts: dict[tuple[bool, PlaceKind], list[TrainerSetting]] = {}
     for setting in settings:
@@ -56,7 +56,7 @@ _AT = {
     PlaceKind.CONFIG: "config",
     PlaceKind.CODE: "code",
 }
-"""Labels of the places, in the order of display."""
+"""Labels of the locations, in the order of display."""
 
 _CALL = re.compile(r"(?P<callee>[^(]*)\((?P<others>\.\.\., )?(?P<keyword>[^)]*)\)")
 
@@ -93,7 +93,7 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Encode each call once, with all of its keywords; ellipsis if all its settings show other arguments."""
+    """Encode each call once, with all of its keywords; with an ellipsis if all of its settings show other arguments."""
     calls: dict[str, list[re.Match[str]]] = {}
     values = {}
     for setting in settings:
@@ -150,7 +150,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
 
 
 class _Section(dict[str, "str | _Section"]):
-    """Keys of a config, each with its value as YAML, or with the section under it."""
+    """Keys of a config, each with its value as YAML, or with its section."""
 
     def within(self, name: str) -> _Section:
         subsection = self.setdefault(name, _Section())

@@ -44,7 +44,7 @@ _LOOKED = {
 _GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK})
 
 _MOST_NAMES = 8
-"""Checkpoints that a headline names; the table has all."""
+"""Maximum number of checkpoints in a headline; the table has all."""
 
 
 def table(answer: Verification) -> RenderableType:
@@ -71,7 +71,7 @@ def table(answer: Verification) -> RenderableType:
             str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
-    # On a line of its own: dimmed red cannot be read.
+    # On a separate line, because dimmed red is illegible.
     parts: list[RenderableType] = [headline, line(_what_was_read(verdicts, answer.level)), line(), rows]
     saves = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
     parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
@@ -149,7 +149,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
 
 
 def _verdict_text(verdict_word: VerdictWord) -> str:
-    """Return a verdict in the form for a checkpoint, which is not missing if one of its shards is."""
+    """Return a checkpoint's verdict in words: a checkpoint with a missing shard is incomplete, not missing."""
     return "incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value
 
 
