@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ckpttool.core.records.damaged import FoundDamaged
 
 DAMAGED = "damaged"
-"""The folder of results about damage; most users have none."""
+"""The folder of results about damage, which most users do not have."""
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:
@@ -50,11 +50,11 @@ def with_found_damaged(
     """Attach damage found earlier to checkpoints whose files have not changed.
 
     Args:
-        inventory: As it was assessed.
-        storage: The tree's.
+        inventory: The inventory with the findings of the scan.
+        storage: The storage of the tree.
         seal_place: Returns the place of a checkpoint's seal.
         damaged: The damage found, by path.
-        stamp_of: Returns the stamp of a file at its place, by its path.
+        stamp_of: Returns the stamp of a file, by its path.
     """
     if not damaged:
         return inventory
@@ -99,13 +99,13 @@ def with_found_damaged(
 
 
 _SMALL_MANIFEST = 4 << 20
-"""Bytes of a manifest that is read for a list: of some ten thousand shards."""
+"""Maximum bytes of a manifest that is read for a list: that of about ten thousand shards."""
 
 
 def with_healed(
     inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
 ) -> Inventory:
-    """Attach to checkpoints which of their shards were rebuilt, from their manifests; a huge manifest is not read."""
+    """Attach to checkpoints the findings about rebuilt shards, from their manifests; a huge manifest is not read."""
     from ckpttool.core.decide.sealing import healed_notes
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
@@ -115,7 +115,7 @@ def with_healed(
         try:
             if place is None or storage.stamp(place.path).size > _SMALL_MANIFEST:
                 return checkpoint
-        except OSError:  # most have none
+        except OSError:  # most checkpoints have no manifest
             return checkpoint
         manifest = read_manifest(storage, place)
         notes = tuple(healed_notes(checkpoint, manifest.shards)) if isinstance(manifest, Manifest) else ()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
-"""The tree: known facts about it, or only its path; None: the one in or around the current folder."""
+"""The tree: known facts about it, or only its path; None: the tree in or around the current folder."""
 
 
 def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
@@ -76,7 +76,7 @@ class ThisMachine:
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
-        """Return the tree unchanged: a single disk has no partial deletion."""
+        """Return the tree unchanged, because a single disk has no partial deletion."""
         del options
         return located, inventory
 
@@ -85,7 +85,7 @@ class ThisMachine:
         return found_damaged(storage.root), storage.stamp
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Return the inventory unchanged: one machine cannot disagree with itself."""
+        """Return the inventory unchanged, because a single machine cannot contradict itself."""
         del question
         return inventory
 
@@ -139,7 +139,7 @@ class ThisMachine:
         return {(): size}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return no names: this machine needs none."""
+        """Return no names, because this machine does not need any."""
         return {}
 
 
@@ -148,7 +148,7 @@ HERE = ThisMachine()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree(Listing):
-    """A scanned tree, and its place."""
+    """A scanned tree, and its location."""
 
     now: float = 0.0
     layout: Layout
@@ -161,7 +161,7 @@ class Tree(Listing):
     book: HealthBook
     """The health file as read; its records are attached to the checkpoints."""
     machines: Machines = HERE
-    """Its machines: others, if only their records are known."""
+    """The machines of the tree: other machines, if only their records are known."""
 
     @property
     def trainer(self) -> Trainer | None:
@@ -170,14 +170,14 @@ class Tree(Listing):
 
     @property
     def is_in_folder(self) -> bool:
-        """Whether it is in a folder, of this machine or of those that have it, and not in an object store."""
+        """Return whether it is in a folder, on this machine or on others, and not in an object store."""
         return is_local(self.inventory.root)
 
     def from_the_top(self, path: str) -> str:
         """Return a path in this tree as an absolute path, on the machines that have the tree.
 
         Raises:
-            UsageError: They have it in several places, or do not say where.
+            UsageError: They have it at several paths, or do not report the path.
         """
         root = self.inventory.root
         return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))
@@ -193,19 +193,19 @@ class Tree(Listing):
             return replace(checkpoint, findings=(*checkpoint.findings, withheld))
 
     def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return which rank has which slice, by the training's records; None if they cannot be read."""
+        """Return the slices of each rank according to the training run's records; None if these cannot be read."""
         try:
             return self.layout.slices(self.storage, checkpoint)
         except OSError:
             return None
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
-        """Return the place of a checkpoint's seal; None if its layout has no place for seals."""
+        """Return the location of a checkpoint's seal; None if its layout does not support seals."""
         return seal_place_of(self.layout, checkpoint)
 
 
 def scan(question: Where = None) -> Tree:
-    """List the checkpoints of a tree: steps, ranks, the number of ranks expected, sizes and recorded health.
+    """List the checkpoints of a tree: steps, ranks, expected number of ranks, sizes and recorded health.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -251,7 +251,7 @@ def trees_below(root: str, *, layout: str | None = None) -> list[str]:
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
-    """Return a function that lists the same tree as if some files or folders were deleted; paths relative to its root.
+    """Return a function that lists the tree as if some files or folders were deleted; paths are relative to its root.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -271,7 +271,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
 
 def scanned(located: Located, question: TreeQuestion) -> Tree:
-    """Scan a tree that was found."""
+    """Scan a tree whose location is known."""
     config = question.config
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
@@ -310,7 +310,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
-    """Report that a prune was interrupted, or is running: then missing files are not damage."""
+    """Report that a prune was interrupted or is running, so that missing files are not damage."""
     if is_there(storage, HEAL_JOURNAL):
         message = "a heal was interrupted here or is running: the next ckpttool repair shards --apply completes it"
         return (
@@ -355,11 +355,11 @@ def surroundings(
     """Collect the evidence on whether other machines may have files of a tree.
 
     Args:
-        inventory: The tree as it is seen here.
-        layout: The tree's.
-        question: Its question: the user or the config may give the number of ranks.
+        inventory: The inventory of the tree on this machine.
+        layout: The layout of the tree.
+        question: The question about the tree; the user or the config may give the number of ranks.
         jobs: The launchers' jobs.
-        node: Tells which disk this is; None: this machine.
+        node: The source of facts about this disk; None: this machine.
     """
     from ckpttool.core.domain.node import Surroundings
     from ckpttool.core.storage.mounts import mount_of, mount_table
@@ -456,7 +456,7 @@ def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ..
 
 
 def health_file_of(layout: Layout) -> HealthFile | None:
-    """Return the health file for such saves; for a file without a tree, the first."""
+    """Return the health file for such saves; for a file without a tree, the first one."""
     owner = trainer_of(layout)
     if owner is not None:
         return owner.health_file
@@ -464,7 +464,7 @@ def health_file_of(layout: Layout) -> HealthFile | None:
 
 
 def _health_book(question: TreeQuestion, layout: Layout, root: str) -> HealthBook:
-    """Read the health file that was named, else the one in the tree or in the output folder above it."""
+    """Read the health file that the user named, else the one in the tree or in the output folder above it."""
     file = health_file_of(layout)
     if question.health_file is not None:
         return _named_health_book(question.health_file, file)
@@ -485,7 +485,7 @@ def health_file_near(root: str, name: str) -> str | None:
     """Return the health file that `scan` reads for the checkpoints in a folder; None if there is no health file.
 
     Raises:
-        IncompleteError: It is unknown whether it exists: writing might create a second one.
+        IncompleteError: It is unknown whether the file exists, so that writing might create a second one.
     """
     for folder in _health_folders(root):
         place = os.path.join(folder, name)

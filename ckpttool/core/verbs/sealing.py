@@ -32,10 +32,10 @@ from ckpttool.core.write.reserve import keep_reserve
 from ckpttool.trainers.base import Refusal
 
 TO_SEAL = CheckQuestion(level=Level.CHECKSUM, hashes=True)
-"""How every sealer reads: all bytes, compared with copies, and with as many other saves as it takes to know these."""
+"""The scope of a check for sealing: all bytes, compared with copies, which other saves identify if necessary."""
 
 PATIENCE_SECONDS = 30.0
-"""To wait for another sealer. Under the lock nothing but the manifest is read and written."""
+"""Seconds to wait for another process that seals. Under the lock, only the manifest is read and written."""
 
 
 def seal(
@@ -48,7 +48,7 @@ def seal(
     """Record the checksums of one or all intact checkpoints, newest first.
 
     Args:
-        tree: The answer of `scan`, or which tree.
+        tree: The answer of `scan`, or a question about a tree.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
         reseal: Record the current content if it differs from the seal.
         jobs: Threads that read; None: one per core.
@@ -87,11 +87,11 @@ def _sealed(
     }
     with closing(session_for(tree, with_fields(TO_SEAL, name=name, jobs=jobs))) as session:
         for checkpoint in selected:
-            if checkpoint.key in refusals and len(refusals) < len(selected):  # nothing else is kept from its seal
+            if checkpoint.key in refusals and len(refusals) < len(selected):  # the rest of its seal is not used
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
                 yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue
-            sealed = tree.with_own_records(checkpoint)  # its records may show that some of the files are not its own
+            sealed = tree.with_own_records(checkpoint)  # its records may show that some files do not belong to it
             verdict = session.verdict(sealed)
             if name == checkpoint.name:  # an explicit name selects one of two runs
                 sealed = with_fields(sealed, findings=_but_of_runs(sealed.findings))
@@ -109,8 +109,7 @@ def seal_read(
     """Seal the files that a session has read, as `seal_checkpoint` does, and save the related results."""
     sealing = seal_checkpoint(tree, checkpoint, verdict, now=time.time(), reseal=reseal)
     _keep_what_differs(session, verdict, sealing)
-    # A checkpoint that cannot be pruned needs no reserve; a tracked checkpoint can be pruned once the record names
-    # another.
+    # A checkpoint that cannot be pruned needs no reserve; a tracked one can be pruned once the record names another.
     is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
     if sealing.written and is_moved and not is_object_store(tree.storage.root):
         keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
@@ -119,7 +118,7 @@ def seal_read(
 
 def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:
     """Save the differences from the seal for later commands that read only headers."""
-    if sealing.manifest is None:  # a refusal because of its own checksum is known to the session
+    if sealing.manifest is None:  # the session already knows of a refusal for the file's own checksum
         return
     reports = {report.path: report for report in verdict.reports}
     for finding in sealing.findings:
@@ -146,7 +145,7 @@ def seal_checkpoint(
 
     Returns:
         The current record. If `manifest` is None, its findings are the reasons to refuse; otherwise they are
-        differences from the earlier values, which were kept.
+        differences from the earlier values, which remain.
 
     Raises:
         ValueError: A shard has no report with a digest.
@@ -180,7 +179,7 @@ def seal_checkpoint(
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
-        for path in added_manifests(tree.storage, place) if reseal else ():  # all that counts is in it
+        for path in added_manifests(tree.storage, place) if reseal else ():  # it contains everything relevant
             remove(f"{tree.storage.root}/{path}")
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
@@ -188,7 +187,7 @@ def seal_checkpoint(
 def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
     """Add a manifest under a unique name: not every store can refuse to overwrite an object.
 
-    No check for changed files is needed: every read was bound to the listing.
+    A check for changed files is not needed, because every read was bound to the listing.
     """
     old = read_manifest(tree.storage, place)
     if isinstance(old, ManifestProblem):
@@ -209,27 +208,27 @@ def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, ne
 
 @contextmanager
 def no_other_sealer(root: str) -> Iterator[None]:
-    """Take the sealers' lock: one per tree, so that no lock file is in a checkpoint's own folder."""
+    """Take the lock for sealing: one per tree, so that no lock file is in a checkpoint's own folder."""
     with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
         yield
 
 
 def speaks_against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
-    """Return the findings against a checkpoint, or about its step, each once."""
-    # A drifted replica was saved like this, so it does not prevent a seal.
+    """Return the findings against a checkpoint or about its step, without duplicates."""
+    # A drifted replica was saved in this state, so it does not prevent a seal.
     reported = (finding for finding in blocking(verdict.findings) if finding.code is not Code.REPLICA_DRIFTED)
     return tuple(dict.fromkeys((*reported, *not_acted_on(checkpoint))))
 
 
 def not_sealed(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
-    """Return that nothing was sealed, and why."""
+    """Return the result that nothing was sealed, with the reason."""
     path = "" if place is None else place.path
     return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
 
 
 def writable_target(root: str, path: str) -> str:
-    """Return the full path, with a folder to write into that is really in the tree."""
-    # Always needed, for the lock.
+    """Return the full path, and make sure that its folder is really in the tree."""
+    # Always needed for the lock.
     ensure_folder(f"{root}/{OWN_FOLDER}")
     target = Path(root, path)
     if not target.parent.resolve().is_relative_to(Path(root).resolve()):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None = None) -> SkipAnswer:
-    """Compute how many batches to skip after the global batch size changed.
+    """Compute the number of batches to skip after the global batch size changed.
 
     Args:
         data: Batch sizes, segments and sink size.
@@ -38,7 +38,7 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
         tree, plan = _resume_point_of(path, data)
         if isinstance(plan.data, GoesOn) and plan.data.samples is not None and plan.data.unchanged is None:
             return _counted_by_trainer(plan, plan.data, plan.data.samples, data)
-        from ckpttool.core.decide.lineage import Lineage  # a division of two numbers need not wait for it
+        from ckpttool.core.decide.lineage import Lineage  # a division of two numbers must not wait for it
 
         chosen, owner = plan.point.checkpoint, tree.trainer
         recorded, past = chosen.scalars.global_batch_size, Lineage(tree.inventory).past(chosen)
@@ -56,14 +56,14 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 
 def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
-    """Return a skip as its trainer's setting; if the trainer is unknown, as that of the first that has one."""
+    """Return a skip as its trainer's setting; if the trainer is unknown, as the setting of the first that has one."""
     if trainer is not None:
         return None if trainer.words is None else trainer.words.skip(skip)
     return next(filter(None, (phrasing.skip(skip) for phrasing in phrasings())), None)
 
 
 def _counted_by_trainer(plan: ResumePlan, position: GoesOn, samples: int, data: DataQuestion) -> SkipAnswer:
-    """Answer for a trainer that skips the samples of a save itself, however many batches they are."""
+    """Return the answer for a trainer that skips the samples of a save itself, however many batches they are."""
     recorded = plan.point.checkpoint.scalars.global_batch_size
     new = data.new_global_batch or recorded or data.old_global_batch
     if new is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.core.verbs.resolving import Answer
 
 LAUNCHED = "with the config that `ckpttool launch` writes"
-"""Which start it is whose config is not the user's own."""
+"""Name of a start whose config is not the user's own."""
 
 _ELSEWHERE = "the command line already names it"
 _OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
@@ -35,7 +35,7 @@ def judged_start(answer: Answer) -> JudgedStart | None:
 
 
 def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedStart | None]:
-    """Return the same for a start with a config to be written, and the question for it."""
+    """Return the judged start with a config to be written, and the question for it."""
     answer = replace(answer, question=replace(answer.question, config=written))
     start = judged_start(answer)
     return answer, None if start is None else replace(start, lead=LAUNCHED)
@@ -67,7 +67,7 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
 
 def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple[Finding, ...]:
     """Return the findings against a start, with the settings that make it load the chosen checkpoint."""
-    from ckpttool.core.decide.start import start_findings  # most starts differ in nothing
+    from ckpttool.core.decide.start import start_findings  # most starts do not differ
 
     trainer, config = answer.tree.trainer, answer.question.config
     return start_findings(
@@ -81,7 +81,7 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
 
 def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
     from ckpttool.core.render.answers.resume import fragment
-    from ckpttool.core.render.shell import join, quote  # most trees need none
+    from ckpttool.core.render.shell import join, quote  # most trees need no check
 
     trainer, config = answer.tree.trainer, answer.question.config
     code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
@@ -102,7 +102,7 @@ def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]
         advice = start.mend or f"name the checkpoint ({command})"
         if start.mend is not None:
             advice += f", or --allow {code} if {_ELSEWHERE}"
-        elif start.is_known or not start.by_script:  # else it is a note, which prevents nothing
+        elif start.is_known or not start.by_script:  # otherwise it is a note, which prevents nothing
             advice += f", and --allow {code}"
         ways_on.append(advice)
     if start.by_records:

@@ -1,4 +1,4 @@
-"""A small damaged tree to try things on."""
+"""A small damaged tree for trying out commands."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ A = TypeVar("A", bound=Answered)
 
 
 class Running(Iterator[E], Generic[E, A]):
-    """The results of a verb as they arrive, and then its answer. Nothing is read before it is requested."""
+    """The results of a verb as they arrive, followed by its answer. Nothing is read before a result is requested."""
 
     def __init__(self, found: Generator[E, None, None], whole: Callable[[Sequence[E]], A]) -> None:
-        """Take an iterator of results, and the function that makes an answer of them."""
+        """Store an iterator of results, and the function that makes an answer from them."""
         self._found = found
         self._whole = whole
         self._kept: list[E] = []
@@ -59,7 +59,7 @@ class Running(Iterator[E], Generic[E, A]):
         return event
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._found.close()
 
     def answer(self) -> A:
@@ -91,7 +91,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def watched(meter: Meter) -> Iterator[None]:
-    """Count the bytes that every verb called inside reads; the meter is not part of a question."""
+    """Count the bytes that verbs called in this block read; the meter is not part of a question."""
     token = _METER.set(meter)
     try:
         yield
@@ -104,7 +104,7 @@ _KEPT: ContextVar[SavedResults | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def read_once() -> Iterator[SavedResults]:
-    """Reuse results inside, of all files read while `takes` of the yielded object is true: none is read again."""
+    """Reuse the results of all files that are read in this block while `takes` of the yielded object is true."""
     results = SavedResults()
     token = _KEPT.set(results)
     try:
@@ -118,7 +118,7 @@ _CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
 
 @contextmanager
 def on_ray(address: str | None = None) -> Iterator[None]:
-    """Make the nodes of a Ray cluster read for every function called inside; all nodes must see the tree.
+    """Let the nodes of a Ray cluster read for every function called in this block; all nodes must see the tree.
 
     Args:
         address: `HOST:PORT`, as `ray start` prints it; None: use the existing connection of this program.
@@ -161,9 +161,9 @@ def counted(
 
     Args:
         tasks: The tasks.
-        work: How each is done.
-        engine: Makes the engine.
-        of: How many shards one of them is about.
+        work: The function that runs a task.
+        engine: Returns the engine.
+        of: Returns the number of shards of a task.
     """
     meter = _METER.get()
     if meter is None:
@@ -178,7 +178,7 @@ def counted(
 
 
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
-    """Prepare to check checkpoints of a tree; neighbours that several checks need are read once."""
+    """Prepare to check checkpoints of a tree; neighbours that several checks need are read only once."""
     meter = _METER.get()
     recorded = tree.machines.engines(question)
     if recorded is not None:
@@ -208,7 +208,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 
 
 def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) -> Session:
-    """Prepare to judge the results of other machines: nothing is read, and nothing is saved."""
+    """Prepare to judge the results of other machines, without reading or saving anything."""
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -264,7 +264,7 @@ def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
 
 
 class _Counted:
-    """Tasks that run elsewhere: a meter counts each as it returns."""
+    """Tasks that run elsewhere; a meter counts each when it returns."""
 
     def __init__(self, engine: Engine, meter: Meter | None) -> None:
         self._engine, self._meter = engine, meter
@@ -288,8 +288,8 @@ def verify(
     """Check the shards of one or all checkpoints.
 
     Args:
-        tree: The answer of `scan`, or which tree.
-        question: Which shards to check, and how thoroughly.
+        tree: The answer of `scan`, or a question about a tree.
+        question: The shards to check, and how thoroughly.
 
     Returns:
         Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
@@ -317,7 +317,7 @@ def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Ve
         for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
             if checkpoint is not None:
                 yield from session.events(checkpoint, followed_by=following)
-    finally:  # also when interrupted: files read so far need not be read again
+    finally:  # also when interrupted, so that files read so far need not be read again
         session.close()
 
 
@@ -360,11 +360,11 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
 
 
 def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()) -> Forecast:
-    """Compute how much `verify` would read; this reads no more than `scan` does.
+    """Compute the amount that `verify` would read; this reads no more than `scan` does.
 
     Args:
-        tree: The answer of `scan`, or which tree.
-        question: As `verify` takes it.
+        tree: The answer of `scan`, or a question about a tree.
+        question: The same question as for `verify`.
 
     Raises:
         UsageError: The named checkpoint does not exist.
@@ -400,7 +400,7 @@ def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[
 
 
 def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
-    """Return the requested checkpoints, and those that are read for comparison."""
+    """Return the requested checkpoints, and those to read for comparison."""
     judged: Collection[Checkpoint] = chosen(tree, question.name)
     neighbours = Neighbours(tree.inventory.checkpoints)
     if question.level is Level.NUMERICS and question.jump != 0:

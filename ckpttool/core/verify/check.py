@@ -1,4 +1,4 @@
-"""Check of one task, which returns one observation. A damaged shard never raises: it is reported."""
+"""Check of one task, which returns one observation. A damaged shard is reported; it never causes an exception."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ckpttool.core.verify.checks.structure import observe_header
 from ckpttool.core.verify.observation import Observation
 
 TRIES = 2
-"""A file that changes during the read is read once more: the save may just have ended."""
+"""Maximum number of reads of a file that changes during the read, because the save may just have ended."""
 
 
 class CompareShard(Protocol):
-    """Work on a file that could be opened: a check of it, a probe, or a comparison."""
+    """Work on an open file: a check, a probe, or a comparison."""
 
     def __call__(
         self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None
     ) -> Observation:
-        """Read it, and report after each block of content how many bytes it had."""
+        """Read the file, and report the number of bytes after each block of content."""
         ...
 
 
@@ -51,7 +51,7 @@ def check(
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
         retried = _attempt(task, storage, looking)
-        # It is stable now, but was just written: it may be called intact, but not damaged.
+        # It is stable now but was just written, so it may count as intact, but not as damaged.
         observed = observed if worst(retried.report.findings) >= Severity.SUSPECT else retried
     return observed
 
@@ -92,7 +92,7 @@ def _attempt(task: CheckTask, storage: Storage, compare: CompareShard) -> Observ
 def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None) -> Observation:
     observed = observe_header(task, source)
     if not task.level.reads_content or worst(observed.report.findings) >= Severity.DAMAGE:
-        # Without the entries: thousands of ranks' headers together would not fit into memory.
+        # Without the entries, because thousands of ranks' headers together would not fit into memory.
         return Observation(task=task, report=observed.report)
     from ckpttool.core.verify.checks.checksum import read_content, too_many
 
@@ -119,7 +119,7 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
 
 
 def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
-    """Add which records of a torch file are tensors, and report those whose elements cannot be checked."""
+    """Add the records of a torch file that are tensors, and report those whose elements cannot be checked."""
     from ckpttool.core.verify.checks.structure import contents_of_torch
 
     records, contents = contents_of_torch(observed, source)
@@ -163,10 +163,10 @@ def _without_packed_numbers(path: str) -> Finding:
 
 
 def _steady(observed: Observation, after: FileStamp) -> Observation:
-    """Return the observation, unless the file changed during the read: then it proves nothing.
+    """Return the observation, unless the file changed during the read, so that it proves nothing.
 
-    A header is read within microseconds, and a running save pauses for longer. So if there is damage, the file must
-    also be unchanged since the listing.
+    A header is read within microseconds, and a running save pauses for longer. If there is damage, the file must
+    therefore also be unchanged since the listing.
     """
     listed = observed.task.listed
     if after == observed.report.stamp and (
@@ -186,7 +186,7 @@ def changed(task: CheckTask, message: str) -> Observation:
 
 
 def failed(task: CheckTask, message: str) -> Observation:
-    """Report a shard of which it is unknown whether it is damaged."""
+    """Report that it is unknown whether a shard is damaged."""
     return refused(task, unknown(Code.UNREADABLE, message, path=task.path))
 
 
@@ -196,7 +196,7 @@ def hung(task: CheckTask, seconds: float) -> Observation:
 
 
 def refused(task: CheckTask, finding: Finding) -> Observation:
-    """Report a shard with this single finding."""
+    """Return the report of a shard with this single finding."""
     report = ShardReport(
         path=task.path,
         rank=task.rank,

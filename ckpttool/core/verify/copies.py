@@ -36,20 +36,20 @@ def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, ShardTensors]:
 
 
 class Reading(NamedTuple):
-    """How a session reads other checkpoints."""
+    """The functions with which a session reads other checkpoints."""
 
     storage: Storage
     read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
-    """Reads the shards of another checkpoint in these places; None: all that are read when it is judged itself."""
+    """Reads these shards of another checkpoint; None: all that are read when that checkpoint itself is judged."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
     requested: Collection[CheckpointKey]
-    """Checkpoints that are read in any case, so that reading them now costs nothing."""
+    """Checkpoints that will be read anyway, so that reading them now costs nothing."""
     recorded: Callable[[Checkpoint], Tensors]
-    """Returns the tensors of another checkpoint by its manifest or the ledger, so that it need not be read."""
+    """Returns the tensors of another checkpoint from its manifest or the ledger, so that it need not be read."""
     only_asked: bool
     """Whether only these other checkpoints are read."""
     rebuilt: Callable[[Checkpoint], Collection[Place]]
-    """Returns the shards of a checkpoint that were rebuilt from others: their equality proves nothing."""
+    """Returns the shards of a checkpoint that were rebuilt from others, so that their equality proves nothing."""
 
 
 class SeenShards(NamedTuple):
@@ -57,7 +57,7 @@ class SeenShards(NamedTuple):
 
     reports: Sequence[ShardReport]
     seals: Mapping[str, ShardSeal]
-    """Records of its manifest, by path."""
+    """Records of the checkpoint's manifest, by path."""
     sealed: Collection[str]
     """Paths of the shards that match a seal that proves their content."""
     healed: Collection[str]
@@ -72,23 +72,23 @@ class CopyComparison(NamedTuple):
     """Path -> number of copies of the file, including itself, that agree in every tensor; 1 if unknown for some
     tensor."""
     compared_with: tuple[str, ...] = ()
-    """Names of the other checkpoints that it was compared with, nearest first."""
+    """Names of the other checkpoints used for comparison, nearest first."""
     also_read: tuple[str, ...] = ()
-    """Those of them that were read for no other reason."""
+    """Those among them that were read only for this comparison."""
     compared_paths: Collection[str] = ()
-    """Paths of the files whose tensors are known at another checkpoint of the same start."""
+    """Paths of the files whose tensors are known from another checkpoint of the same start."""
     drifted: Mapping[str, SavedAt | None] = {}
     """Path of a file that differs here and at every later checkpoint -> the first such checkpoint; None: this
     checkpoint."""
     is_open: bool = False
-    """Whether yet another checkpoint may show more."""
+    """Whether another checkpoint may show more."""
 
 
 class Copies(Protocol):
     """Compares the copies in the checkpoints of one tree, one checkpoint after the other."""
 
     ahead: dict[CheckpointKey, list[ShardReport]]
-    """Reports of checkpoints that were read before they are judged themselves."""
+    """Reports of checkpoints that were read before their own turn."""
 
     def compare(
         self,
@@ -107,12 +107,12 @@ class Copies(Protocol):
         ...
 
     def keep(self, checkpoint: Checkpoint, tensors: Tensors) -> None:
-        """Remember the tensors of a checkpoint that was read."""
+        """Store the tensors of a checkpoint that was read."""
         ...
 
 
 CopiesBegun: TypeAlias = "Callable[[Neighbours, Reading], Copies]"
-"""Takes the checkpoints of a tree, and how they are read."""
+"""Receives the checkpoints of a tree, and the functions that read them."""
 
 
 def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
@@ -122,7 +122,7 @@ def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
 
 
 def with_copies(reports: Iterable[ShardReport], comparison: CopyComparison) -> list[ShardReport]:
-    """Add to the reports how many copies agree: they replace a missing checksum."""
+    """Add to the reports the number of copies that agree, which can replace a missing checksum."""
     all_reports = list(reports)
     proven = {(report.role, report.tensor_digests) for report in all_reports if report.checksum_matched}
     for index, report in enumerate(all_reports):

@@ -12,7 +12,7 @@ from ckpttool.core.verify.observation import Observation
 
 
 class Work(Protocol):
-    """Runs one task, and reports after each block of content how many bytes it had."""
+    """Runs one task, and reports the number of bytes after each block of content."""
 
     def __call__(self, task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
         """Check one shard, or a part of it."""
@@ -25,11 +25,11 @@ class Meter:
     def __init__(self) -> None:
         """Start at zero."""
         self.bytes_done = 0
-        """Bytes that need not be read any more; of a shard's header a fixed cost."""
+        """Bytes that no longer need to be read; a fixed cost for a shard's header."""
         self.shards_done = 0
         """Shards with a report."""
         self.shards_kept = 0
-        """Number of these shards that the ledger keeps, so that the next run continues after them."""
+        """Number of these shards that the ledger stores, so that the next run continues after them."""
         self._planned_bytes = 0
         self._planned_shards = 0
         self._expected: tuple[int, int] = (0, 0)
@@ -50,7 +50,7 @@ class Meter:
         self._expected = (nbytes, shards)
 
     def begin(self, shards: int) -> None:
-        """Take the shards of the next checkpoint."""
+        """Add the shards of the next checkpoint."""
         self._planned_shards += shards
 
     def plan(self, tasks: Iterable[CheckTask]) -> None:
@@ -58,7 +58,7 @@ class Meter:
         self._planned_bytes += sum(task.cost for task in tasks)
 
     def remembered(self, tasks: Iterable[CheckTask]) -> None:
-        """Count tasks that need not run, because the ledger has their result."""
+        """Count tasks that need not run because the ledger has their results."""
         self._expected = (self._expected[0] - sum(task.cost for task in tasks), self._expected[1])
 
     def reported(self, *, kept: bool) -> None:
@@ -72,7 +72,7 @@ class Meter:
             self.bytes_done += task.cost
 
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        """Return a function that runs and counts tasks: each adds exactly its cost, as it proceeds."""
+        """Return a function that runs and counts tasks: each adds exactly its cost as it proceeds."""
 
         def counted(task: CheckTask) -> Observation:
             done = 0
@@ -96,14 +96,14 @@ class Pace(Meter):
     """Limits the read rate."""
 
     def __init__(self, rate: int | None) -> None:
-        """Take the average rate in bytes per second from now on; None: no limit."""
+        """Set the average rate in bytes per second from now on; None: no limit."""
         super().__init__()
         self._rate = rate
         self._began = time.monotonic()
         self._read = 0
 
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        """Return a function that runs tasks and waits if it is ahead of the rate."""
+        """Return a function that runs tasks and waits if the read rate is too high."""
 
         def paced(task: CheckTask) -> Observation:
             return work(task, passed=self._passed)

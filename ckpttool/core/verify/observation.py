@@ -25,19 +25,19 @@ A = TypeVar("A", bound=Added)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The outcome of one task. Picklable; order of observations never matters."""
+    """The outcome of one task. Picklable; the order of observations never matters."""
 
     task: CheckTask
     report: ShardReport
     """The contents of the header; if the file could not be read, only the reason."""
     header: Header | None = None
-    """None if no content was read: then the entries are not needed."""
+    """None if no content was read, so that the entries are not needed."""
     records: ZipDirectory | None = None
-    """As `header`, of a file that torch wrote."""
+    """The same as `header`, for a file that torch wrote."""
     content: PassResult | None = None
-    """The results over the task's bytes; None if only the header was to be read, or the header is damaged."""
+    """The results for the task's bytes; None if only the header was to be read, or the header is damaged."""
     added: Added | None = None
-    """The result of a feature's own check; None if there was none. `result` returns it by its type."""
+    """The result of a feature's own check; None without such a check. `result` returns it by its type."""
 
     def result(self, kind: type[A]) -> A | None:
         """Return the added result of this kind, if there is one."""
@@ -59,4 +59,4 @@ class Engines:
     tasks: Engine
     """The engine for the requested shards, at the requested level."""
     headers: Engine
-    """The headers of their siblings."""
+    """The engine for the headers of their siblings."""

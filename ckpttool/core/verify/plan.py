@@ -1,4 +1,4 @@
-"""Plan of a check: one task per shard (several for a big one), with its cost, before anything is read."""
+"""Plan of a check: one task per shard (several for a big shard), with its cost, before anything is read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
 
 HEADER_COST = ByteCount(64 << 10)
-"""Bytes that a structure check reads of a typical shard: headers of some hundred tensors."""
+"""Bytes that a structure check reads from a typical shard: headers of some hundred tensors."""
 
 PART_BYTES = 1 << 30
-"""A part of a big file: complete chunks of 64 MiB, and seconds of work, so that workers can share the file's end."""
+"""Bytes per part of a big file: whole chunks of 64 MiB, and seconds of work, so that workers can share the file's
+end."""
 
 
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
     """Return whether a shard belongs to a subset.
 
-    Only its path decides: the subset does not depend on other files, so that t nights cover everything.
+    Only its path decides, independently of other files, so that t nights cover everything.
 
     Args:
         path: Path of the shard.
@@ -33,7 +34,7 @@ def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
     """
     if bucket is None:
         return True
-    from xxhash import xxh3_64_intdigest  # no CRC: it is linear, and the names of ranks differ in one digit
+    from xxhash import xxh3_64_intdigest  # not a CRC, which is linear: the names of ranks differ in one digit
 
     number, total = bucket
     return xxh3_64_intdigest(path.encode("utf-8", "surrogateescape")) % total == number - 1
@@ -55,7 +56,7 @@ def plan_checks(
         level: How thoroughly to check.
         seals: The records of a manifest, by path.
         hashes: Also hash every complete file, for sealing. Such a hash cannot be joined, so no file is split between
-            workers; nor is a file whose digest is in the save.
+            workers; the same applies to a file whose digest is in the save.
     """
     digests = dict(checkpoint.digests)
     facts = ShardFacts(scalars=checkpoint.rules.requested)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def check_and_judge(
     task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
 ) -> Observation:
-    """Check one shard, and judge it if it was read completely: its report takes a hundredth of the memory.
+    """Check one shard, and judge it if it was read completely, because its report takes a hundredth of the memory.
 
-    Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
+    Thousands of tensors are read faster than one thread could judge them, and would accumulate.
     """
     observed = check(task, storage=storage, passed=passed)
     if task.part is not None or observed.content is None:
@@ -43,11 +43,11 @@ def judge(observations: Sequence[Observation]) -> ShardReport:
     """Judge one shard by all its observations.
 
     Args:
-        observations: Of one shard: one, or one for each of its parts.
+        observations: All observations of one shard: one, or one per part.
     """
     ordered = sorted(
         observations, key=lambda observed: observed.task.part or (0, 0)
-    )  # of several equal reasons always the same one
+    )  # of several equal reasons, always the same one
     refused = [observed for observed in ordered if observed.content is None]
     if refused:  # a header alone; or, if content was requested, why it could not be read
         return max(refused, key=lambda observed: worst(observed.report.findings)).report
@@ -67,7 +67,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
     """Judge a shard whose every byte was read.
 
     Raises:
-        ValueError: The observations are not of one file.
+        ValueError: The observations are from different files.
     """
     from ckpttool.core.verify.checks.checksum import judge_checksums, sealed_tensors
     from ckpttool.core.verify.checks.numerics import judge_numbers, stats_of
@@ -104,9 +104,9 @@ def collect(
     """Combine the reports of a checkpoint, and compare them with one another and with the name.
 
     Args:
-        checkpoint: As it was listed, with all its shards.
+        checkpoint: The checkpoint as listed, with all its shards.
         reports: The reports on all its shards, or on some of them, in any order.
-        level: The level at which these were checked.
+        level: The level of these checks.
         extras: The reports on the other shards, with only headers and sizes checked.
     """
     in_part, extra_reports = in_order(reports), in_order(extras)
@@ -116,7 +116,7 @@ def collect(
     findings = [
         finding for report in ordered for finding in report.findings if (finding.code, finding.path) not in listed
     ]
-    # Those that must hold the training scalars, and could be parsed far enough to tell.
+    # Shards that must contain the training scalars, and could be parsed far enough.
     required = dict(checkpoint.rules.required)
     bearers = [report for report in ordered if report.role in required and report.schema_hash is not None]
     findings += _scalars_missing(checkpoint.rules, bearers)
@@ -140,7 +140,7 @@ def in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
 
 
 def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Find files that lack scalars of the others: a `.ckpt` cut at an entry boundary is otherwise valid."""
+    """Find files that lack scalars of the others: a `.ckpt` truncated at an entry boundary is otherwise valid."""
     anywhere = {name for report in reports for name, _ in report.scalars}
     required = dict(rules.required)
     findings = []
@@ -169,7 +169,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
         values = Counter(scalars[name] for _, scalars in pairs if name in scalars)
         if len(values) < 2:  # noqa: PLR2004  two differ
             continue
-        # At a tie either will do: the checkpoint is not intact in both cases.
+        # At a tie, either is fine: the checkpoint is not intact in both cases.
         common = max(values.items(), key=lambda item: (item[1], item[0]))[0]
         findings += [
             Finding(
@@ -213,7 +213,7 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
 
 
 def says_itself(report: ShardReport) -> bool:
-    """Return whether a shard's content was compared now, so that earlier results do not matter."""
+    """Return whether a shard's content was compared in this check, so that earlier results do not matter."""
     return (
         report.checksum_matched
         or report.copies > 1
@@ -222,10 +222,10 @@ def says_itself(report: ShardReport) -> bool:
 
 
 def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]) -> Iterator[Finding]:
-    """Find files that were sealed and are not listed any more.
+    """Find files that were sealed but are no longer listed.
 
     Args:
-        checkpoint: As it was listed.
+        checkpoint: The checkpoint as listed.
         seals: Its manifest's records, by path.
         unlisted: Folders that could not be listed: their contents are unknown, not missing.
     """
@@ -294,10 +294,10 @@ def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) ->
 
 
 def is_as_healed_alone(seal: ShardSeal) -> bool:
-    """Return whether a seal describes only a healed file without a checksum of its donor: it proves no content."""
+    """Return whether a seal only describes a healed file whose donor had no checksum, so that it proves no content."""
     if seal.healed is None:
         return False
-    from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file
+    from ckpttool.core.domain.replicas import Trust  # few seals describe a healed file
 
     return seal.healed.trust is not Trust.CHECKSUM
 
@@ -308,7 +308,7 @@ def unproven_copies(
     """Return the paths of healed files whose donor was sealed with the same tensors only by a heal.
 
     Args:
-        reports: Of one save.
+        reports: The reports of one save.
         healed: Paths of its files that only the seal of a heal proves.
         seals: Its manifest's records.
     """

@@ -1,4 +1,4 @@
-"""The checks of one tree: neighbours that several verdicts need are read once."""
+"""The checks of one tree; neighbours that several verdicts need are read only once."""
 
 from __future__ import annotations
 
@@ -63,23 +63,24 @@ class Scope:
 
     level: Level
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, headers and sizes
+    only."""
     jump: float | None = None
-    """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
+    """Factor between the norms of two checkpoints that counts as suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every complete file, for sealing, and compare it with copies but not with records."""
+    """Whether to also hash every complete file, for sealing, and compare it with copies but not with records."""
     digests: bool = False
-    """Also hash every complete file, in addition to all comparisons."""
+    """Whether to also hash every complete file, in addition to all comparisons."""
     memory: Memory | None = None
-    """Answers for files that were verified before and have not changed since."""
+    """Returns results for files that were verified before and have not changed since."""
     proofs: Proofs | None = None
-    """Stores damage found, so that a later check of headers does not call it good."""
+    """Stores the damage found, so that a later check of headers does not pass the file."""
     meter: Meter | None = None
-    """Counts the progress."""
+    """Measures the progress."""
     requested: Collection[CheckpointKey] = ()
-    """Checkpoints that will all be judged, if known: to read one of them earlier costs nothing."""
+    """Checkpoints that will all be judged, if known, so that reading one of them earlier costs nothing."""
     reads_other: bool = True
-    """Also read other shards if nothing else shows which ranks have copies of the same tensors."""
+    """Whether to also read other shards if nothing else shows which ranks have copies of the same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class SaveRecords:
     """The companion files of a save's shards, according to its layout."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
-    """The place of its manifest; None: none."""
+    """The location of its manifest; None: no manifest."""
     with_own_records: Callable[[Checkpoint], Checkpoint]
     """Adds its own records beyond the scan."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
@@ -95,10 +96,10 @@ class SaveRecords:
 
 
 RECORD_LIMIT = 1 << 30
-"""Bytes of a record that is compared with a digest."""
+"""Maximum bytes of a record that is compared with a digest."""
 
 _HELD_HEADERS = 3
-"""Number of checkpoints whose headers are kept: the current checkpoint and its two neighbours. More would waste
+"""Number of checkpoints whose headers stay in memory: the current checkpoint and its two neighbours. More would waste
 memory."""
 
 
@@ -108,7 +109,7 @@ class Session:
     def __init__(
         self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
     ) -> None:
-        """Take the tree, the scope, the engines, and the companion files of a save."""
+        """Store the tree, the scope, the engines, and the companion files of a save."""
         self._storage = storage
         self._records = records
         self._inventory = inventory
@@ -117,7 +118,7 @@ class Session:
         self._engines = engines
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
-        """Reports of the previous checkpoint, whose numbers were needed: it need not be read again."""
+        """Reports of the previous checkpoint, whose statistics were needed, so that it need not be read again."""
         self._copies = copies_of(self._neighbours, self._reading()) if scope.level.reads_content else None
 
     def _reading(self) -> Reading:
@@ -140,14 +141,14 @@ class Session:
     ) -> Iterator[ShardReport | Verdict]:
         """Judge one checkpoint: yield each shard's report as it is finished, and the verdict last.
 
-        If numbers are compared, the reports of the previous checkpoint are also yielded, ahead of its turn.
+        If statistics are compared, the reports of the previous checkpoint are also yielded, before its turn.
 
         Args:
             checkpoint: A checkpoint of this tree, with its shards' sizes if content is read.
             followed_by: The checkpoint that is judged next, so that its files that are read now need not be read again.
         """
         checkpoint = self._records.with_own_records(checkpoint)
-        # A checkpoint to be sealed is judged alone: its sealer compares it with an older manifest.
+        # A checkpoint to be sealed is judged alone: sealing compares it with an older manifest.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
         meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
@@ -164,7 +165,7 @@ class Session:
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
-        reports = [*in_order(reports)]  # they came as they were finished
+        reports = [*in_order(reports)]  # they arrived in the order of completion
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         seals_known, witnesses = seals, reports
@@ -199,7 +200,7 @@ class Session:
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
         compared = self._compared(checkpoint, all_reports, seals, reported=comparison.compared_paths)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
-        # Files sealed before are judged by their sealer.
+        # Files that were sealed before are judged when sealing.
         judged = {
             report.path
             for report in reports
@@ -222,7 +223,7 @@ class Session:
         return tuple(sibling.key for sibling in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
-        """Record that a shard differs from its seal, as its sealer found."""
+        """Record that a shard differs from its seal, as found when sealing."""
         if self._scope.proofs is not None:
             self._scope.proofs.take(replace(report, findings=(mismatch,)), mismatch.expected, was_damaged=False)
 
@@ -254,7 +255,7 @@ class Session:
         return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
 
     def _outside_subset(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
-        """Check headers and sizes of the shards outside the subset: the newest may wait a week for its turn."""
+        """Check headers and sizes of the shards outside the subset: the newest shard may wait a week for its turn."""
         if self._scope.bucket is None:
             return ()
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
@@ -272,7 +273,7 @@ class Session:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
     def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
-        """Read another checkpoint's shards in some places; None: all in scope."""
+        """Read some of another checkpoint's shards; None: all in scope."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = {} if self._scope.hashes else self._seals(checkpoint)[0]
@@ -307,7 +308,7 @@ class Session:
         reports: Iterable[ShardReport],
         seals: Mapping[str, ShardSeal],
     ) -> None:
-        """Keep which shards replicas show to be damaged, and which not any more."""
+        """Store which shards are damaged according to replicas, and which no longer are."""
         wrong = {finding.path: (finding,) for finding in comparison.findings if finding.severity >= Severity.DAMAGE}
         damaged_before = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
         drifted = {finding.path: finding for finding in comparison.findings if finding.path in comparison.drifted}
@@ -376,7 +377,7 @@ class Session:
         *,
         reported: Collection[str],
     ) -> list[Finding]:
-        """Compare with siblings; if they contradict a shard, again with reliable siblings only."""
+        """Compare with siblings; if they contradict a shard, compare again with only reliable siblings."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
         findings = compare_in_turn(reports, self._nearest(checkpoint, reports), reported, is_complete=is_complete)
         if not any(blocking(findings)):
@@ -403,7 +404,7 @@ class Session:
     def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
         """Read the headers of checkpoints, without files that are damaged or differ from their seal.
 
-        To know that takes their manifests.
+        This requires their manifests.
         """
         for candidate in checkpoints:
             reports, seals = self._headers_of(candidate), self._seals(candidate)[0]
@@ -455,7 +456,7 @@ class Session:
         # With a subset, the next checkpoint reads its own part of the shards.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, ShardTensors] = {}
-        # All of its files are kept, including shards that the current checkpoint lacks.
+        # All of its files are stored, including shards that the current checkpoint lacks.
         for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))
             for index in sizes[report.rank, report.role]:

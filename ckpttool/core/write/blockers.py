@@ -11,13 +11,13 @@ from ckpttool.core.domain.shard import FileStamp
 
 
 class FileToMove(NamedTuple):
-    """A file or a folder in the tree, links not followed."""
+    """A file or folder in the tree, without following links."""
 
     path: str
     stamp: FileStamp | None
     """None if it may not be moved."""
     blocker: str | None = None
-    """Why not."""
+    """Why it may not be moved."""
 
 
 def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
@@ -45,7 +45,7 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
 def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Find the links next to and inside the paths to move that point to or into them, each with its target.
 
-    People link to a save in this way, and so do scripts that replace equal files of two saves.
+    People link to saves in this way, as do scripts that replace equal files of two saves with links.
 
     Args:
         root: The tree.
@@ -65,7 +65,7 @@ def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
-    """List the links in a folder, and below it on request; a file has none."""
+    """List the links in a folder, and below it on request; empty for a file."""
     for place, folders, files in os.walk(f"{root}/{folder}"):
         for name in (*folders, *files):
             if os.path.islink(f"{place}/{name}"):

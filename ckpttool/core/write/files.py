@@ -14,11 +14,11 @@ from typing import Any
 from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, UsageError, WriteFailedError
 
 _COPY_CHUNK = 1 << 20
-"""Bytes per read in a backup's copy."""
+"""Bytes per read when copying a backup."""
 _TEMPORARY_TRIES = 16
-"""64 random bits never meet twice by chance; more than a few mean that the file system's answers are false."""
+"""Maximum number of name collisions: 64 random bits never collide by chance, so the file system's answers are false."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
-"""Errors of file systems without hard links (FAT, many FUSE mounts) and of kernels that forbid one."""
+"""Errors of file systems without hard links (FAT, many FUSE mounts), and of kernels that forbid a link."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 """Errors of Lustre without `-o flock` and of NFS without a lock daemon."""
 _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
@@ -27,14 +27,14 @@ _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
 def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int = 0o666) -> None:
     """Write `data` to `path` so that a reader always sees the complete old or new file, even after a power failure.
 
-    A new file is complete and on the disk under a temporary name before it is renamed, and the name is never missing. A
+    The new file is complete on the disk under a temporary name before it is renamed, and the name is never missing. A
     failed fsync is not retried: the kernel may have dropped the pages, so a second fsync that succeeds proves nothing.
 
     Args:
         path: The file. Its folder must exist; a symbolic link is refused, because its target may be anywhere.
         data: The complete content.
-        overwrite: Whether an existing file may be replaced. Without it, even a file that appears in the meantime stays.
-        backup: Whether to keep the replaced file as `<path>.bak`.
+        overwrite: Whether an existing file may be replaced. Otherwise, even a file that appears in the meantime stays.
+        backup: Whether to save the replaced file as `<path>.bak`.
         mode: Mode of a new file, before the umask; an existing file keeps its mode.
 
     Raises:
@@ -59,8 +59,8 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
                     _keep(folder_fd, name, f"{name}.bak")
                 _give_name(folder_fd, temporary, path, name, overwrite=overwrite)
             finally:
-                # Gone after a rename; after anything else, an interrupt included, it is rubbish. Failing to clean up
-                # must not hide why it was needed.
+                # After a rename, it no longer exists; after anything else, including an interrupt, it is garbage. A
+                # failed cleanup must not hide its cause.
                 with suppress(OSError):
                     os.unlink(temporary, dir_fd=folder_fd)
         except OSError as error:
@@ -77,7 +77,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
 
 
 def append(path: str, data: bytes) -> None:
-    """Append `data` to a file in one write, so that others may append too. A missing file is created.
+    """Append `data` to a file in one write, so that others may also append. A missing file is created.
 
     Raises:
         WriteFailedError: It could not be written, or is not a regular file.
@@ -125,7 +125,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
         mode: The mode of the new folders, before the umask.
 
     Raises:
-        WriteFailedError: It cannot be made, or something else has its name.
+        WriteFailedError: The folder cannot be created, or something else has its name.
     """
     try:
         _make_folder(path, mode)
@@ -205,19 +205,19 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
     Raises:
         LockedError: Another process kept the lock until the timeout.
         UnsafeError: A link, a pipe or a file with a second name has the lock file's name.
-        WriteFailedError: The lock file cannot be made.
+        WriteFailedError: The lock file cannot be created.
     """
     lock = _acquire(path, timeout)
     try:
         yield
     finally:
-        # Released at the end of the process at the latest; the written data stay.
+        # Released at the latest when the process ends; the written data stay.
         with suppress(OSError):
             lock.release()
 
 
 def close(folder_fd: int) -> None:
-    """Close a folder. It was only read, so errors do not matter."""
+    """Close a folder, which was only read, so that errors do not matter."""
     with suppress(OSError):
         os.close(folder_fd)
 
@@ -241,7 +241,7 @@ def _failed(path: str, error: OSError) -> WriteFailedError:
 
 
 def _give_name(folder_fd: int, temporary: str, path: str, name: str, *, overwrite: bool) -> None:
-    """Make the rename that completes the write."""
+    """Do the rename that completes the write."""
     if overwrite:
         os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     else:
@@ -293,7 +293,7 @@ def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int 
                 os.fchmod(fd, mode)
             os.fsync(fd)
         finally:
-            os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+            os.close(fd)  # NFS reports a full disk only here; it must stop us like a failed write
     except BaseException:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder_fd)
@@ -305,11 +305,11 @@ def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
     """Create a file with a name recognizable as ours, and return the name and the open file.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(_TEMPORARY_TRIES):
-        # Not made from the target's name: that may already be as long as a name can be.
+        # Not derived from the target's name, which may already have the maximum length.
         name = f".ckpttool-{secrets.token_hex(8)}.tmp"
         with suppress(FileExistsError):
             return name, os.open(name, flags, mode, dir_fd=folder_fd)
@@ -344,7 +344,7 @@ def _copy(folder_fd: int, name: str) -> str:
 
 
 def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Give the temporary file its name unless it is taken: unlike rename(2), link(2) refuses to replace a file."""
+    """Give the temporary file its name unless that is taken: unlike rename(2), link(2) refuses to replace a file."""
     try:
         os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     except FileExistsError as error:
@@ -356,7 +356,7 @@ def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
 
 
 def _claim_without_links(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Take the name with an empty file first, which O_EXCL does for one process only; then rename over our own."""
+    """Reserve the name with an empty file, which O_EXCL allows to only one process; then rename over that file."""
     try:
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder_fd))
     except FileExistsError as error:
@@ -370,8 +370,8 @@ def _claim_without_links(folder_fd: int, temporary: str, path: str, name: str) -
 
 
 def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock classes of a library imported lazily
-    """Acquire the lock, and return it."""
-    # 48 ms, which a command that writes nothing must not pay.
+    """Acquire the lock and return it."""
+    # Takes 48 ms, which a command that writes nothing must not pay.
     import filelock
 
     lock_path = f"{path}.lock"
@@ -388,7 +388,8 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
         except (NotImplementedError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
                 raise
-            # No lifetime: one that runs out can let two in. filelock clears locks of dead processes of this host.
+            # No lifetime, because one that expires can admit two processes. filelock clears locks of dead processes on
+            # this host.
             lock_path = f"{path}.softlock"
             lock = filelock.SoftFileLock(lock_path, timeout=timeout)
             lock.acquire()
@@ -403,7 +404,7 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
 
 
 def _hard_lock(lock_path: str, timeout: float) -> Any:  # noqa: ANN401  # as above
-    """Make a lock that fails on file systems without locks; before filelock 4 this was the default."""
+    """Create a lock that fails on file systems without locks; before filelock 4, this was the default."""
     import filelock
 
     make: Any = filelock.FileLock

@@ -32,7 +32,7 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
 
 @contextmanager
 def filled(path: str) -> Iterator[str]:
-    """Yield a folder to fill, which gets its name when it is complete: no reader sees a part of it.
+    """Yield a folder to fill, which gets its name when it is complete, so that no reader sees a part of it.
 
     If a folder of that name already exists, that folder is yielded.
 

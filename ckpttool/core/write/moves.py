@@ -1,8 +1,8 @@
 """Move checkpoints to the trash, or back, atomically. Renames happen in folders opened without following links.
 
 A batch is renamed in order, and the first rename is on the disk before the second is made. So whenever the power fails,
-an incomplete batch lacks its first file: rank 0's, without which no reader takes it as intact. (If the highest rank's
-file went first, the rest would look like a checkpoint of fewer ranks.)
+an incomplete batch lacks its first file, that of rank 0, without which no reader treats it as intact. (If the highest
+rank's file went first, the rest would look like a checkpoint of fewer ranks.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
     Raises:
         IncompleteError: A file has changed since the plan; it and later ones were not moved.
         UnsafeError: A link or another disk prevents it.
-        WriteFailedError: A rename failed. Files moved so far are in the trash; `restore` takes them from there.
+        WriteFailedError: A rename failed. Files moved so far are in the trash; `restore` moves them back from there.
     """
     with opened(root) as root_fd:
         for batch in batches:
@@ -44,10 +44,11 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
 def restore(root: str, batches: Sequence[Batch]) -> None:
     """Undo `move_to_trash` from any state: everything in the trash folders moves back to its place.
 
-    Files that are already in place, or in neither location, are unchanged. It can be interrupted and repeated.
+    Files that are already in place, or in neither location, are unchanged. The function can be interrupted and
+    repeated.
 
     Raises:
-        IncompleteError: A new file is in the way, or a folder was deleted: a person must decide.
+        IncompleteError: A new file is in the way, or a folder was deleted: manual attention is needed.
         UnsafeError: A link prevents it.
         WriteFailedError: A rename failed.
     """
@@ -60,10 +61,10 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
 
 def assert_room(root: str, batch: Batch) -> None:
-    """Check that `restore` can move a batch back: every folder exists, on both sides, and no place is taken.
+    """Check that `restore` can move a batch back: every folder exists on both sides, and no path is taken.
 
     Raises:
-        UsageError: A place is taken, or a folder was deleted.
+        UsageError: A path is taken, or a folder was deleted.
         UnsafeError: A link prevents it.
         WriteFailedError: A folder cannot be opened.
     """
@@ -89,7 +90,7 @@ def assert_room(root: str, batch: Batch) -> None:
 
 
 def is_untouched(root: str, batch: Batch) -> bool:
-    """Return whether an interrupted `restore` has moved nothing: all files are in the trash, and none in its place."""
+    """Return whether an interrupted `restore` has moved nothing: all files are still in the trash only."""
     trash = f"{root}/{batch.trash}"
     try:
         return not any(_is_same(f"{trash}/{move.path}", f"{root}/{move.path}") for move in batch.moves)
@@ -169,10 +170,10 @@ def _changed(move: Move) -> IncompleteError:
 def _restore_batch(root_fd: int, batch: Batch) -> None:
     """Restore the first file last, after all others are safe.
 
-    Until all names are on the disk, each file also keeps its name in the trash: a power failure may keep the removal of
-    one name and lose the other name.
+    Until all names are on the disk, each file also keeps its name in the trash: a power failure may preserve the
+    removal of one name but lose the other name.
     """
-    if not _is_there(root_fd, batch.trash):  # stopped before it was made, or after it was removed
+    if not _is_there(root_fd, batch.trash):  # interrupted before it was created, or after it was removed
         return
     with entered(root_fd, batch.trash) as trash_fd:
         first, rest = batch.moves[:1], batch.moves[1:]
@@ -204,7 +205,7 @@ _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 def _put_back(source: int, target: int, name: str) -> bool:
-    """Give a file or folder its name back, and return whether it has it; a new save of that name is never replaced.
+    """Restore the name of a file or folder, and return whether it has it; a new save with that name is never replaced.
 
     A rename would replace a file. A hard link cannot; if the file has both names, an earlier run was interrupted here.
     """
@@ -291,7 +292,7 @@ def _folders(moves: Iterable[Move]) -> set[str]:
 
 
 def _settle(base_fd: int, moves: Sequence[Move]) -> None:
-    """Bring renames to the disk: every folder that they changed."""
+    """Flush renames to the disk, by syncing every folder that they changed."""
     if not moves:
         return
     for folder in sorted({move.path.rpartition("/")[0] for move in moves}):
@@ -321,7 +322,7 @@ def entered(base_fd: int, path: str) -> Iterator[int]:
     """Open a folder below an open one, without following links. The empty path is the folder itself.
 
     Raises:
-        UnsafeError: One is.
+        UnsafeError: A part of the path is a link.
     """
     fd = os.dup(base_fd)
     try:

@@ -1,7 +1,7 @@
 """Prepare files next to their destination, then put all of them in place.
 
 Prepared files are complete and on the disk, so any later process that finds their list can finish the operation: each
-file is put in place by one rename, and an existing file is kept.
+file is put in place by one rename, and an existing file is backed up.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ckpttool.core.write.stream import Block, FileDigest, Streamed, assert_room,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A file that is ready."""
+    """A prepared file."""
 
     temporary: str
-    """Its path, relative to the tree's root."""
+    """Path of the prepared file, relative to the tree's root."""
     stamp: FileStamp
     streamed: Streamed
 
@@ -61,7 +61,7 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
                 os.fsync(fd)
                 stamp = _stamp(os.fstat(fd))
             finally:
-                os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+                os.close(fd)  # NFS reports a full disk only here; it must stop us like a failed write
             os.fsync(folder_fd)
         except BaseException:
             with suppress(OSError):
@@ -71,10 +71,10 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
 
 
 def put_all(root: str, puts: Sequence[Put]) -> None:
-    """Put every file in place, and move the replaced ones to their backup. Can be interrupted and repeated.
+    """Put every file in place, and back up the replaced ones. The function can be interrupted and repeated.
 
     Raises:
-        IncompleteError: A place or a prepared file has changed: it needs manual attention.
+        IncompleteError: A destination or a prepared file has changed and needs manual attention.
         UnsafeError: A link prevents it.
         WriteFailedError: A write failed. Files already in place stay; a repetition completes the rest.
     """
@@ -84,7 +84,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
 
 
 def is_untouched(root: str, puts: Sequence[Put]) -> bool:
-    """Return whether no file has been put in place, so that all can be taken back."""
+    """Return whether no file has been put in place, so that the operation can be undone."""
     with opened(root) as root_fd:
         return all(_stamp_at(root_fd, put.temporary) == put.stamp for put in puts) and all(
             put.replaces is None or _stamp_at(root_fd, put.path) == put.replaces for put in puts
@@ -110,7 +110,7 @@ def _put(root_fd: int, put: Put) -> None:
     folder, _, name = put.path.rpartition("/")
     stamp = _stamp_at(root_fd, put.path)
     if stamp == put.stamp:
-        return  # it was done before
+        return  # it was already done
     if _stamp_at(root_fd, put.temporary) != put.stamp:
         raise _changed(put, f"{put.temporary!r}, the file to be put there, has changed")
     is_kept = put.retained is not None and stamp is None and _stamp_at(root_fd, put.retained) == put.replaces
@@ -124,7 +124,7 @@ def _put(root_fd: int, put: Put) -> None:
 
 
 def _keep(root_fd: int, folder_fd: int, name: str, retained: str) -> None:
-    """Give a file a second name, which remains when the first is replaced; without hard links, rename it."""
+    """Give a file a second name, which remains when the first is replaced; without hard links, rename the file."""
     folder, _, last = retained.rpartition("/")
     for depth in range(1, folder.count("/") + 2):
         parent, _, base = "/".join(folder.split("/")[:depth]).rpartition("/")
@@ -134,7 +134,7 @@ def _keep(root_fd: int, folder_fd: int, name: str, retained: str) -> None:
     with entered(root_fd, folder) as kept_fd:
         try:
             os.link(name, last, src_dir_fd=folder_fd, dst_dir_fd=kept_fd, follow_symlinks=False)
-        except FileExistsError:  # it was stopped here before
+        except FileExistsError:  # it was interrupted here before
             pass
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:

@@ -17,10 +17,10 @@ NAME = "reserve"
 
 _LEAST_BYTES = 64 << 10
 _BYTES_A_FILE = 8 << 10
-"""For each file of a checkpoint that moves: a folder of the trash is a block of 4 KiB, its line in the journal less."""
+"""Bytes per moved file of a checkpoint: a folder of the trash takes a block of 4 KiB, a line in the journal less."""
 _MOST_BYTES = 64 << 20
 _SHARE = 16
-"""It is created only if this many would fit, so that no training stops because of it."""
+"""The reserve is created only if this many would fit, so that it never stops a training run."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -56,7 +56,7 @@ def spend_reserve(folder: str) -> bool:
     """Delete the reserve, and return whether there was one.
 
     Raises:
-        WriteFailedError: It is still there.
+        WriteFailedError: The reserve still exists.
         NotDurableError: It was deleted, but the disk did not confirm it.
     """
     exists = os.path.lexists(f"{folder}/{NAME}")

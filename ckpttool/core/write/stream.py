@@ -1,4 +1,4 @@
-"""A file of any size, written durably and hashed on its way, to detect later changes on the disk."""
+"""Writes a file of any size durably, and hashes it at the same time, to detect later changes on the disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Streamed:
     xxh3_128: str
     """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
-    """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+    """Hash of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
 
 
 class FileDigest:
@@ -46,7 +46,7 @@ class FileDigest:
         self._chunks: list[str] = []
 
     def feed(self, block: memoryview) -> None:
-        """Take the next bytes."""
+        """Process the next bytes."""
         while block:
             part = block[: CHUNK_BYTES - self._size % CHUNK_BYTES]
             self._whole.update(part)
@@ -83,7 +83,7 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
         UnsafeError, WriteFailedError: Nothing was changed. UnsafeError means that a link, a FIFO or a device is in the
             way.
         NotDurableError: The file is in place, but the folder could not be synced to the disk.
-        ValueError: The blocks had another total size.
+        ValueError: The blocks had a different total size.
     """
     folder, name = os.path.split(path)
     try:
@@ -125,7 +125,7 @@ def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], s
                 raise ValueError(f"{name}: {size} bytes were announced, but {streamed.size} were written")
             os.fsync(fd)
         finally:
-            os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+            os.close(fd)  # NFS reports a full disk only here; it must stop us like a failed write
         os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     except BaseException:
         with suppress(OSError):
@@ -138,7 +138,7 @@ def write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
     """Write a block to the disk, and digest it.
 
     Raises:
-        OSError: The disk refused.
+        OSError: The write failed.
     """
     while block:
         part = block[:_WRITE_BYTES]
@@ -173,6 +173,6 @@ def _failed(path: str, error: OSError) -> WriteFailedError:
 
 
 def _hash() -> xxh3_128:
-    import xxhash  # half a millisecond that a start need not pay
+    import xxhash  # saves other starts half a millisecond
 
     return xxhash.xxh3_128()

@@ -1,4 +1,4 @@
-"""Unpack one of our archives into a new folder."""
+"""Unpack an archive of ckpttool into a new folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
     """Write every file of an archive, with the time differences recorded in it.
 
     Args:
-        archive: An archive of ckpttool: its names are not checked.
+        archive: An archive of ckpttool, whose names are not checked.
         folder: The folder; it is created, or exists and is empty. Files in it are never overwritten.
         newest: The mtime of the newest file, in seconds since 1970.
 

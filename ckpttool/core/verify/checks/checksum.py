@@ -1,4 +1,4 @@
-"""Checksums over every byte of a shard, or a part of it, read once: its own, its zip records', the manifest's."""
+"""Checksums over every byte of a shard, or a part, read once: the file's own, its zip records', the manifest's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ckpttool.core.verify.kernels.passes import PassResult, Wants
 from ckpttool.core.verify.observation import Observation
 
 MOST_ENTRIES = 100_000
-"""Tensors or zip records checked one by one: ten times as many as large shards have, and 100 MB of memory."""
+"""Maximum number of tensors or zip records: ten times those of large shards, or 100 MB of memory."""
 
 MOST_TENSORS = 4
 """Maximum number of tensors named in a message; a 64 MiB chunk of small tensors has thousands."""
 
 
 def too_many(observed: Observation) -> Finding | None:
-    """Refuse a file that consists of headers only: counting its entries takes too much memory."""
+    """Refuse a file that consists only of headers: counting its entries takes too much memory."""
     wants, entries = _wants(observed), _entries(observed)
     if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
         return None
@@ -44,8 +44,7 @@ def too_many(observed: Observation) -> Finding | None:
 def read_content(observed: Observation, source: ByteSource, passed: Callable[[int], None] | None = None) -> PassResult:
     """Read the task's bytes.
 
-    Without any checksum to compare with they are read all the same: a sector that the disk cannot give back is
-    found by reading it, and by nothing else.
+    They are read even without a checksum, because only reading finds a sector that the disk cannot return.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -82,7 +81,7 @@ def _wants(observed: Observation) -> Wants:
 
 
 def sealed_tensors(observed: Observation) -> TensorDigests | None:
-    """Return the manifest's digests of a file's tensors; None if its checksums would not prove them.
+    """Return the manifest's digests of a file's tensors; None if its checksums do not prove them.
 
     They need not be computed again: if every chunk matches the seal, so does each tensor. For a file that does not
     match, the digests are unknown, because the manifest reports the damage.
@@ -99,11 +98,11 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
 
     Args:
         observed: The header.
-        content: The results over all bytes of the file.
+        content: The results for all bytes of the file.
 
     Returns:
-        Whether there was at least one checksum and all agreed, and the findings about disagreements; a note without
-        checksums.
+        Whether there was at least one checksum and all agreed, and the findings about disagreements; without checksums,
+        a note.
 
     Raises:
         ValueError: A tensor was not read completely.
@@ -159,7 +158,7 @@ def _slice_begin(observed: Observation, name: str) -> int | None:
 
 
 def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:
-    """Compare with the manifest, chunk by chunk, to name the damaged range and its tensors."""
+    """Compare the file with the manifest, chunk by chunk, to name the damaged range and its tensors."""
     size = observed.report.stamp.size if observed.report.stamp else 0
     if size != seal.size:
         yield damage(
@@ -190,8 +189,8 @@ def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Find
     """Report that a file differs from the digest that its trainer recorded.
 
     Args:
-        path: The file's.
-        expected: As recorded.
+        path: The path of the file.
+        expected: The recorded digest.
         actual: The actual digest.
     """
     if actual == expected:

@@ -1,6 +1,6 @@
-"""The values: whether the model in the file is healthy. A sign of health, not of integrity.
+"""The values of tensors, which show whether the model in the file is healthy, not whether the file is intact.
 
-They are kept in columns: thousands of ranks have millions of tensors, and an object is 200 bytes.
+Statistics are stored in columns, because thousands of ranks have millions of tensors, and an object has 200 bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Kind = tuple[str, str, int]
 """Name, type and elements of a tensor: equal on every rank with the same slice."""
 
 Oddity = tuple[int, int, bool]
-"""NaNs, infinities, and whether there are denormals only; of most tensors all three say no."""
+"""Numbers of NaNs and infinities, and whether there are only denormals; nearly all tensors have none of them."""
 
 _MOST_SHARED = 10_000
-"""Most tensors of a shard whose kinds are kept to share their memory with other shards: files set the number."""
+"""Maximum number of tensors of a shard whose kinds share memory with other shards, because files set the number."""
 
 JUMP = 1000.0
-"""Factor between the norms of one tensor in two checkpoints from which it is suspect.
+"""Factor between the norms of a tensor in two checkpoints above which the change is suspect.
 
-The norms of weights in a healthy training change by a few percent between two saves. But second moments of Adam are
-squares of gradients, and gradients fall thirtyfold while a training settles: a factor of 900. A factor above a thousand
-does not occur in a training. Flipped bits are detected as well: the highest bit of an exponent makes a number 1e38
-times as large.
+The norms of weights in a healthy run change by a few percent between two saves. Second moments of Adam are squares of
+gradients, however, and gradients fall thirtyfold while a run settles, a factor of 900. A factor above a thousand does
+not occur in training. Flipped bits are also detected, because the highest bit of an exponent makes a number 1e38 times
+as large.
 """
 
 
@@ -44,14 +44,14 @@ _PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(
 
 
 class StatColumns(Sequence[TensorStat]):
-    """A tuple of `TensorStat` in less memory; each item is made on access."""
+    """A tuple of `TensorStat` that takes less memory; each item is created on access."""
 
     __slots__ = ("_absmax", "_kinds", "_norms", "_oddities")
 
     def __init__(
         self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], oddities: Mapping[int, Oddity]
     ) -> None:
-        """Take one column per field; `oddities` by the tensor's position, for unusual tensors only."""
+        """Store one column per field; `oddities` by the tensor's position, only for unusual tensors."""
         kinds_list = tuple(kinds)
         self._kinds = _shared(kinds_list) if len(kinds_list) <= _MOST_SHARED else kinds_list
         narrow = array("f", absmax)
@@ -69,7 +69,7 @@ class StatColumns(Sequence[TensorStat]):
     @overload
     def __getitem__(self, index: slice) -> tuple[TensorStat, ...]: ...
     def __getitem__(self, index: int | slice) -> TensorStat | tuple[TensorStat, ...]:
-        """Return the statistics of one tensor, or of several."""
+        """Return the statistics of a tensor, or of several."""
         if isinstance(index, slice):
             return tuple(self[at] for at in range(*index.indices(len(self))))
         at = range(len(self))[index]
@@ -91,11 +91,11 @@ class StatColumns(Sequence[TensorStat]):
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 
     def __hash__(self) -> int:
-        """Hash as a tuple of the same would."""
+        """Hash like a tuple of the same items."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Format it as a tuple."""
+        """Format the statistics as a tuple."""
         return repr(tuple(self))
 
     def sick(self) -> Iterator[TensorStat]:
@@ -118,9 +118,9 @@ class StatColumns(Sequence[TensorStat]):
         )
 
 
-@lru_cache(maxsize=16)  # the stages of a pipeline differ; others only cost memory
+@lru_cache(maxsize=16)  # only pipeline stages differ; more would only cost memory
 def _shared(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """Return the first that is equal."""
+    """Return the first equal tuple."""
     return kinds
 
 
@@ -147,7 +147,7 @@ def stats_of(content: PassResult) -> StatColumns:
 
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
-    """Report NaN and infinity: no training continues from them."""
+    """Report NaN and infinity, from which no training run can continue."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
     return capped(_nonfinite(path, stat) for stat in sick if not _BEST_SCORE.fullmatch(stat.name))
 
@@ -175,16 +175,17 @@ def compare_numbers(
 
     Args:
         path: The shard.
-        stats: Its numbers.
-        before: The same rank's numbers in the checkpoint before.
-        jump: Factor, up or down, from which a change is suspect.
+        stats: The statistics of the shard.
+        before: The same rank's statistics in the previous checkpoint.
+        jump: Factor, up or down, above which a change is suspect.
     """
     return capped(_changes(path, stats, before, jump))
 
 
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
     for current, old in _pairs(stats, before, jump):
-        # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is expected to change.
+        # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): such a value is expected
+        # to change.
         if not old.norm or old.elements != current.elements or current.elements == 1 or _PADDED.fullmatch(current.name):
             continue
         name = quoted(current.name)

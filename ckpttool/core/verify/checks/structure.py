@@ -34,9 +34,9 @@ Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
 """
 
 MOST = 16
-"""Findings of one kind that a shard may have: one in which all is wrong must not drown the others, nor the memory.
+"""Maximum findings of one kind per shard, so that a bad shard neither hides the others nor fills the memory.
 
-A sick model of a thousand tensors on a thousand ranks has a million.
+A broken model of a thousand tensors on a thousand ranks has a million.
 """
 
 _PICKLE = unknown(
@@ -86,7 +86,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
 
 
 def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
-    """Read the zip directory of a torch file, or those of several in one."""
+    """Read the zip directory of a torch file, or of all archives in it."""
     if worst(header.findings) >= Severity.DAMAGE:
         return None
     if header.format is FormatName.TORCH_ZIPS:
@@ -162,7 +162,7 @@ def contents_of_torch(observed: Observation, source: ByteSource) -> tuple[ZipDir
     from ckpttool.core.formats.torch.dcp import slice_names
     from ckpttool.core.formats.torch.zips import read_zips, zips_contents
 
-    if not observed.task.level.reads_content:  # of which only the last slice was read
+    if not observed.task.level.reads_content:  # only the last slice was read
         records = read_zips(source, thoroughly=True)
     names = slice_names(open_storage(observed.task.root), observed.task.path)
     return records, zips_contents(source, () if records is None else records.entries, names)
@@ -176,13 +176,13 @@ def _tensors(header: Header, records: ZipDirectory | None) -> int | None:
 
 
 def _hash(data: bytes) -> str:
-    from xxhash import xxh3_64_hexdigest  # half a millisecond that `--help` need not pay
+    from xxhash import xxh3_64_hexdigest  # saves `--help` half a millisecond
 
     return xxh3_64_hexdigest(data)
 
 
 def metadata_hash(header: Header) -> str | None:
-    """Hash the header text that siblings share, for comparison; None without any."""
+    """Hash the header text that siblings share, for comparison; None without such text."""
     common = _common(header)
     return _text_hash(common) if common else None
 
@@ -191,7 +191,8 @@ def misspelt(header: Header) -> tuple[Finding, ...]:
     """Find words in a header's text that are one bit away from a word that MindSpore writes.
 
     No checksum covers this text, and no size depends on it. Other words are not damage, because any writer may add
-    them. But no writer intends `crc_nul`: it is a damaged checksum entry, and the file would seem to have no checksum.
+    them. No writer intends `crc_nul`, however: it is a damaged checksum entry, and the file would seem to have no
+    checksum.
     """
     return _one_bit_off(_common(header))
 
@@ -204,9 +205,9 @@ def _common(header: Header) -> _Pairs:
     return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
 
 
-@lru_cache(maxsize=1)  # all ranks have the same text; no more entries, because the text comes from files
+@lru_cache(maxsize=1)  # all ranks have the same text; few entries, because the text comes from files
 def _text_hash(pairs: _Pairs) -> str:
-    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+    from xxhash import xxh3_128_hexdigest  # saves `--help` half a millisecond
 
     return xxh3_128_hexdigest("\0".join(chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
 
@@ -240,7 +241,7 @@ def _one_bit_apart(first: str, second: str) -> bool:
 
 
 def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the first findings, and one that counts the rest; all are of one kind."""
+    """Return the first findings, and one that counts the rest; all have the same kind."""
     retained: list[Finding] = []
     more = 0
     for finding in findings:

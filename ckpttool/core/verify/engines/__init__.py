@@ -1,1 +1,1 @@
-"""Engines that run the tasks. Order never matters, so a distributed engine is one more module."""
+"""Engines that run the tasks. The order never matters, so a distributed engine is just another module."""

@@ -34,21 +34,21 @@ BATCH_HEADERS = 256
 """Maximum bytes and tasks of a batch: seconds of work, so that a node's death costs little."""
 
 _MEMORY = 64 << 20
-"""Memory per batch on its node in bytes: data are read through a buffer."""
+"""Memory per batch on its node in bytes: data is read through a buffer."""
 
 _RETRIES = 2
 _FLYING = 2
-"""Batches in flight per core: enough that no core waits for us, few enough to abandon."""
+"""Batches in flight per core: enough to keep each core busy, and few enough to abandon."""
 
 _TICK_SECONDS = 1.0
 _CONNECT_SECONDS = 10.0
 
 
 class RayCluster:
-    """A running cluster of the user: none is started here, and none is guessed."""
+    """A running cluster of the user; ckpttool neither starts nor guesses one."""
 
     def __init__(self, address: str | None) -> None:
-        """Connect to it.
+        """Connect to the cluster.
 
         Args:
             address: `HOST:PORT` as printed by `ray start`, or `ray://HOST:PORT`; None if already connected.
@@ -80,19 +80,19 @@ class RayCluster:
             raise UsageError(f"--ray-address {address}: {_first_line(error)}") from None
 
     def leave(self) -> None:
-        """End the work started here; a program's own connection stays."""
+        """End the work started here; an existing connection of the program stays open."""
         if self._is_ours:
             self._ray.shutdown()
 
     def on_nodes(self, work: Callable[..., T], calls: Sequence[tuple[str, tuple[object, ...]]]) -> Iterator[T | str]:
-        """Call a function on several nodes, and yield each result in their order; else why it is unknown.
+        """Call a function on several nodes, and yield the results in that order; for a failed call, the reason.
 
         Args:
-            work: At the top of a module, which is imported there.
-            calls: Of each the node, as in `nodes`, and the arguments.
+            work: A function at the top level of a module, which is imported there.
+            calls: The node of each call, as in `nodes`, and the arguments.
 
         Raises:
-            UsageError: A node cannot run it.
+            UsageError: A node cannot run the function.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -106,23 +106,23 @@ class RayCluster:
 
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
-        """Nodes that have cores now, with their name in the cluster and their host, sorted by host."""
+        """Return the nodes that currently have cores, with their name in the cluster and their host, sorted by host."""
         alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in alive), key=lambda it: it[::-1]))
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """Hosts that have left this cluster."""
+        """Return the hosts that have left this cluster."""
         alive: dict[str, bool] = {}
         for node in self._ray.nodes():
             alive[node["NodeManagerHostname"]] = node["Alive"] or alive.get(node["NodeManagerHostname"], False)
         return tuple(sorted(host for host, is_alive in alive.items() if not is_alive))
 
     def got(self, ref: object) -> Any:  # noqa: ANN401  what was called says what it returns
-        """Return the result of a call, or why it is unknown.
+        """Return the result of a call, or the reason why it is unknown.
 
         Raises:
-            UsageError: A node cannot run it.
+            UsageError: A node cannot run the function.
         """
         from ray.exceptions import RayError, RayTaskError
 
@@ -136,7 +136,7 @@ class RayCluster:
             return type(error).__name__
 
     def engine(self, *, timeout: float) -> RayEngine:
-        """Return the engine that reads shards there, with the seconds after which a read counts as hung."""
+        """Return the engine that reads shards on the cluster; `timeout` is in seconds."""
         return RayEngine(self, self._ray, timeout)
 
 
@@ -151,7 +151,7 @@ def _assert_answers(address: str) -> None:
     """Check that the address responds: Ray itself would retry for minutes, with messages on stderr.
 
     Raises:
-        UsageError: It is not an address.
+        UsageError: The address is invalid.
         IncompleteError: The address does not respond.
     """
     import socket
@@ -180,10 +180,10 @@ def _first_line(error: Exception) -> str:
 
 
 class RayEngine:
-    """Batches of tasks, as many at a time as the cluster has cores."""
+    """Runs batches of tasks, as many at a time as the cluster has cores."""
 
     def __init__(self, cluster: RayCluster, ray: ModuleType, timeout: float) -> None:
-        """Take the cluster, the Ray module, and the seconds after which a read counts as hung."""
+        """Store the cluster, the Ray module, and the seconds after which a read counts as hung."""
         self._cluster, self._ray, self._timeout = cluster, ray, timeout
         spread = ray.remote(num_cpus=1, memory=_MEMORY, max_retries=_RETRIES, scheduling_strategy="SPREAD")
         self._look: Any = spread(check_here)
@@ -191,7 +191,7 @@ class RayEngine:
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation per task, as the batches return.
 
-        If the caller stops early, running batches are not cancelled: they end when the process leaves the cluster. Ray
+        If the caller stops early, running batches are not cancelled, but end when the process leaves the cluster. Ray
         2.60 aborts the process if a cancelled batch finishes in the meantime.
         """
         waiting = deque(batches(tasks, self._cluster.cores))
@@ -217,10 +217,10 @@ class RayEngine:
 
 
 def assert_same(host: str, version: str) -> None:
-    """Check that a node runs the same version of ckpttool, and so checks files as this machine does.
+    """Check that a node runs the same version of ckpttool, so that it checks files like this machine.
 
     Raises:
-        UsageError: It has another version.
+        UsageError: The node has another version.
     """
     if version != __version__:
         raise UsageError(
@@ -246,19 +246,19 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
 
 
 def _as_listed(task: CheckTask) -> CheckTask:
-    """Prepare a task for another machine: with its absolute root, and the identity of its file."""
+    """Prepare a task for another machine, with its absolute root and the identity of its file."""
     root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
     if task.listed is not None:
         return task if root == task.root else replace(task, root=root)
     try:
         listed = open_storage(task.root).stamp(task.path)
-    except OSError:  # its check reports the problem
+    except OSError:  # the check reports the problem
         listed = None
     return replace(task, root=root, listed=listed)
 
 
 def _of_this_tree(observed: Observation, host: str) -> Observation:
-    """Return a node's observation, unless it saw another file: its own disk proves nothing about this one."""
+    """Return a node's observation, unless it read another file: its own disk proves nothing about this file."""
     task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
@@ -267,7 +267,7 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
         stamp_here = open_storage(task.root).stamp(task.path)
     except OSError:
         return observed
-    if stamp == stamp_here or stamp_here != task.listed:  # it is being written, which its check shows
+    if stamp == stamp_here or stamp_here != task.listed:  # it is being written; the check shows this
         return observed
     problem = "does not see it" if stamp is None else "sees another file in its place"
     return failed(
@@ -279,12 +279,12 @@ def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, l
     """Check some shards on this node, and return its identity.
 
     Returns:
-        Host and version, and of each observation which of the tasks it is of, and all but that task.
+        Host and version, and for each observation the index of its task, and the rest without the task.
     """
     import socket
 
     host = socket.gethostname()
-    if version != __version__:  # then a task may have other fields
+    if version != __version__:  # a task may have other fields then
         return host, __version__, [], None
     batch: list[CheckTask] = unpacked(tasks)
     if not batch[0].level.reads_content:

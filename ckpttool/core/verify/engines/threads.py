@@ -20,15 +20,15 @@ _GIB = 1 << 30
 class ThreadEngine:
     """One worker per core, one file per worker, biggest first; a file is shared only if no file is waiting.
 
-    Two threads that read one file in two places cost a disk more than they win, so a worker stays with its file until
-    nothing else is left to begin. A read that hangs (a dead network disk) does not hang the run: its file is reported
-    as unreadable after `timeout` and its thread is left behind, since nothing can interrupt it.
+    Two threads that read a file in two places slow a disk down, so a worker stays with its file until there is no
+    unstarted file. A read that hangs (a dead network disk) does not hang the run: its file is reported as unreadable
+    after `timeout`, and its thread is abandoned, because nothing can interrupt it.
     """
 
     def __init__(
         self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Observation] = check_and_judge
     ) -> None:
-        """Take the number of workers, and the seconds per GiB after which a task counts as hung."""
+        """Store the number of workers, and the seconds per GiB after which a task counts as hung."""
         self._jobs = jobs
         self._timeout = timeout
         self._work = work
@@ -44,7 +44,7 @@ class ThreadEngine:
                 for observed in self._next(board, workers):
                     remaining -= 1
                     yield observed
-        finally:  # also if the rest is not needed: then no worker begins anything new
+        finally:  # also if the rest is not needed, so that no worker starts another task
             board.close()
 
     def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
@@ -58,13 +58,13 @@ class ThreadEngine:
                 task = worker.abandon_after(self._timeout)
                 if task is not None:
                     workers[index] = _Worker(board, self._work, self._crew)
-                    # A file that hung once would hang again at each of its other parts.
+                    # A file that hung once would hang again for each of its other parts.
                     parts = (task, *board.withdraw(task.path))
                     return tuple(hung(part, patience(part, self._timeout)) for part in parts)
 
 
 def patience(task: CheckTask, timeout: float) -> float:
-    """Return the seconds that a task may take: the timeout, per GiB if it has more than one."""
+    """Return the seconds that a task may take: the timeout, or the timeout per GiB for larger tasks."""
     return timeout * max(1.0, task.cost / _GIB)
 
 
@@ -82,7 +82,7 @@ class _Board:
         self.done: queue.SimpleQueue[Observation] = queue.SimpleQueue()
 
     def take(self, mine: deque[CheckTask]) -> tuple[CheckTask, deque[CheckTask]] | None:
-        """Take the next task: of this worker's file, of an unstarted file, or from the end of another worker's file."""
+        """Return the next task: from this worker's file, an unstarted file, or the end of another worker's file."""
         with self._lock:
             if mine:
                 return mine.popleft(), mine
@@ -139,7 +139,7 @@ class _Worker:
             self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
-        """Give up the thread if its task hangs, and return the task; None if it does not."""
+        """Abandon the thread if its task hangs, and return the task; None if it does not hang."""
         with self._lock:
             if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
                 return None

@@ -1,4 +1,4 @@
-"""Header checks: cheap on a warm disk, slow only if the disk makes us wait; and an engine that reads each file once."""
+"""Header checks: cheap on a warm disk, slow only on a slow disk; and an engine that reads each file once."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_SECONDS = 600.0
-"""A header is some KiB: a disk that needs longer than that is dead."""
+"""Seconds for a header of a few KiB; a disk that needs longer does not respond."""
 
 
 TICK_SECONDS = 0.5
-"""How often engines check deadlines."""
+"""Seconds between two checks of the deadlines."""
 
 IDLE_SECONDS = 1.0
-"""A thread without work ends after this time, so a session need not be closed."""
+"""Seconds after which an idle thread ends, so that a session need not be closed."""
 
 
 class Crew:
-    """Starts work at once, in an idle thread or in a new one."""
+    """Starts work immediately, in an idle thread or in a new one."""
 
     def __init__(self) -> None:
-        """Begin with no thread."""
+        """Start without threads."""
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._idle = 0
-        """Threads that wait, and for which no work was put yet."""
+        """Number of waiting threads without assigned work."""
         self._lock = threading.Lock()
 
     def begin(self, work: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Crew:
                 self._idle -= 1
                 self._work.put(work)
                 return
-        # A daemon: a thread that the disk never answers must not keep the process alive.
+        # A daemon, because a thread that waits for the disk forever must not keep the process alive.
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def _run(self, work: Callable[[], None] | None) -> None:
@@ -64,7 +64,7 @@ class Crew:
         except queue.Empty:
             pass
         with self._lock:
-            try:  # it may have been put a moment ago, for this thread
+            try:  # work for this thread may have arrived just now
                 return self._work.get_nowait()
             except queue.Empty:
                 self._idle -= 1
@@ -72,20 +72,20 @@ class Crew:
 
 
 class WaitingEngine:
-    """One thread while the disk responds at once, then many; the caller's thread is not used. A store is always slow.
+    """Uses one thread while the disk responds quickly, then many, but not the caller's thread. A store is always slow.
 
     So a disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
     is abandoned, and another thread continues with the rest.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Observation] = check) -> None:
-        """Take the seconds after which a task counts as hung."""
+        """Store the seconds after which a task counts as hung."""
         self._timeout = timeout
         self._work = work
         self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, in the order of the tasks, when all are finished."""
+        """Yield one observation per task in the order of the tasks, once all are finished."""
         if not tasks:
             return
         run = _Run(tasks, self._work, self._crew)
@@ -144,7 +144,7 @@ class _Run:
 
     def _finish(self, index: int, observed: Observation) -> None:
         with self._lock:
-            if self._at_work.pop(index, None) is None:  # it was abandoned
+            if self._at_work.pop(index, None) is None:  # the thread was abandoned
                 return
             self._observations[index] = observed
             self._missing -= 1
@@ -162,16 +162,16 @@ class _Run:
 
 
 class SavedResults:
-    """Observations of earlier reads, kept while enabled."""
+    """Observations of earlier reads, stored while enabled."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without observations."""
         self.takes = True
         self.seen: dict[CheckTask, Observation] = {}
 
 
 class OnceEngine:
-    """Reads files that were not read yet, or changed since."""
+    """Reads files that were not read yet, or have changed since."""
 
     def __init__(
         self,
@@ -181,13 +181,13 @@ class OnceEngine:
         stamp: Callable[[str], FileStamp],
         done: Callable[[CheckTask], None] = lambda _: None,
     ) -> None:
-        """Take the engine that reads, and the earlier results.
+        """Store the engine that reads, and the earlier results.
 
         Args:
             engine: The engine that reads the remaining shards.
             results: The results shared by all engines.
             stamp: Returns the current stamp of a path.
-            done: Called with each task that needs no reading.
+            done: Called with each task that needs no read.
         """
         self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done
 

@@ -17,11 +17,11 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
 def join_crc32(first: int, second: int, second_length: int) -> int:
     """Return the CRC32 of two consecutive parts, from the CRC32 of each.
 
-    So two workers can read one file, and tensors can be summed in a different order than in the file.
+    So two workers can share a file, and the order of the tensors may differ from that in the file.
 
     Args:
         first: CRC32 of the first piece.
-        second: CRC32 of the second piece, begun at 0.
+        second: CRC32 of the second piece, started at 0.
         second_length: Bytes in the second piece.
     """
     from isal import isal_zlib
@@ -29,7 +29,7 @@ def join_crc32(first: int, second: int, second_length: int) -> int:
     return isal_zlib.crc32_combine(first, second, second_length) if second_length else first
 
 
-@lru_cache(maxsize=64)  # one entry per power of two: the lengths come from files
+@lru_cache(maxsize=64)  # one entry per power of two, because the lengths come from files
 def _crc32_of_zeros_doubled(power: int) -> int:
     if power == 0:
         return crc32(b"\0")
@@ -61,29 +61,29 @@ class EntryBytes:
     """CRC32 of its data in the file."""
     nbytes: int
     integer: int | None = None
-    """Its value, if it is an integer without dimensions (shape `[]`)."""
+    """The tensor's value, if it is an integer without dimensions (shape `[]`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesCrc:
-    """The `crc_num` that a file with these tensors has."""
+    """The `crc_num` of a file with these tensors."""
 
     as_written: int
-    """As MindSpore up to 2.10 computes it, oddity included."""
+    """The value as MindSpore up to 2.10 computes it, including its bug."""
     as_stored: int
-    """Over the bytes as stored in the file: the value without the oddity."""
+    """The value over the bytes as stored in the file, without the bug."""
 
     def matches(self, recorded: int) -> bool:
-        """Return whether a recorded `crc_num` is one of both values; a fixed MindSpore must not cause an alarm."""
+        """Return whether a recorded `crc_num` is one of the two values; a fixed MindSpore must not cause an alarm."""
         return recorded in (self.as_written, self.as_stored)
 
 
 def entries_crc(entries: Iterable[EntryBytes]) -> EntriesCrc:
     """Compute the `crc_num` that MindSpore writes into the metadata of a safetensors file with `crc_check=True`.
 
-    It is one CRC32 over name and data of every tensor, names sorted by code point, whatever their order
-    in the file. The data are taken as `bytes(array)`; for an integer array without dimensions Python reads
-    that as a *count*, so `epoch_num = 3` enters as three zero bytes, not as its eight bytes.
+    It is one CRC32 over the names and data of all tensors, sorted by name in code point order. The data are taken as
+    `bytes(array)`; for an integer array without dimensions Python reads that as a *count*, so `epoch_num = 3` enters as
+    three zero bytes, not as its eight bytes.
 
     Source:
         `_exec_save` and `_load_safetensors_into_param_dict` in mindspore/train/serialization.py, 2.10.
@@ -94,7 +94,7 @@ def entries_crc(entries: Iterable[EntryBytes]) -> EntriesCrc:
         name = entry.name.encode("utf-8", "surrogatepass")
         stored = join_crc32(crc32(name, stored), entry.crc32, entry.nbytes)
         written = crc32(name, written)
-        # MindSpore fails to save a negative one; bytes as stored then give a plain mismatch.
+        # MindSpore fails to save a negative integer; the stored bytes then give a plain mismatch.
         if entry.integer is None or not 0 <= entry.integer < 1 << 63:
             written = join_crc32(written, entry.crc32, entry.nbytes)
         else:

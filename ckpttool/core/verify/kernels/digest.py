@@ -1,4 +1,4 @@
-"""One pass over a file for all requested results: the disk is read once."""
+"""One pass over a file for all requested results, so that the disk is read once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PassSink:
         """Prepare for the bytes from `begin` to `end`, exclusive.
 
         Raises:
-            ValueError: Spans overlap. A header with such findings has no data to check.
+            ValueError: Spans overlap. A header with overlapping spans has no data to check.
         """
         self._begin = self._offset = begin
         single = begin // CHUNK_BYTES == max(begin, end - 1) // CHUNK_BYTES
@@ -65,10 +65,10 @@ class PassSink:
                 raise ValueError(f"{after.tally.entry.name} overlaps {before.tally.entry.name} at byte {after.begin}")
 
     def feed(self, offset: int, block: memoryview) -> None:
-        """Take the next block.
+        """Process the next block.
 
         Raises:
-            ValueError: It is not the next one, or an entry's spans are not in file order.
+            ValueError: The block is not the next one, or an entry's spans are not in file order.
         """
         if offset != self._offset:
             raise ValueError(f"blocks must follow one another: expected byte {self._offset}, got {offset}")
@@ -124,7 +124,7 @@ def digest_pass(
     Raises:
         ShrankError: The file became shorter while it was read.
         OSError: The disk did not answer.
-        ValueError: Spans overlap, or an entry's are not in file order.
+        ValueError: Spans overlap, or the spans of an entry are not in file order.
     """
     begin, end = (0, source.stamp.size) if span is None else span
     sink = PassSink(begin, end, entries=entries, wants=wants)
@@ -149,7 +149,7 @@ class _Tally:
         self._fold = NumericFold(entry.dtype, scratch) if scratch is not None and entry.dtype in FLOATS else None
 
     def feed(self, logical: int, data: memoryview) -> None:
-        """Take the entry's next bytes; `logical` is their position in its data."""
+        """Process the entry's next bytes; `logical` is their position in its data."""
         if self._begin is None:
             self._begin = logical
         elif logical != self._end:
@@ -181,7 +181,7 @@ class _Span:
     begin: int
     end: int
     logical: int
-    """Position of its first byte in the entry's data."""
+    """Position of the range's first byte in the entry's data."""
     tally: _Tally
 
 

@@ -31,13 +31,13 @@ NUMBERS = frozenset({*_NATIVE, *_EIGHT_BITS, DType.BF16})
 """Types with elements that can be compared as numbers. I64 and U64 are rounded to 53 bits."""
 
 PIECE_ELEMENTS = 1 << 16
-"""Turned into F64 at a time: half a MiB."""
+"""Number of elements converted to F64 at a time: half a MiB."""
 
 
 def pieces(
     source: ByteSource, entry: TensorEntry, *, elements: int = PIECE_ELEMENTS, buffer: memoryview | None = None
 ) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of this many elements, the last one shorter; each is valid until the next.
+    """Yield a tensor's bytes in pieces of this many elements, the last may be shorter; each is valid until the next.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -76,7 +76,7 @@ def doubles(dtype: DType, data: memoryview) -> Array:
             narrow = np.left_shift(np.frombuffer(data, "<u2"), 16, dtype=np.uint32).view(np.float32)
         else:
             narrow = np.frombuffer(data, _NATIVE[dtype])
-        with np.errstate(invalid="ignore"):  # of NaN that signal
+        with np.errstate(invalid="ignore"):  # caused by signalling NaNs
             values = narrow.astype(np.float64)
     result: Array = values
     return result
@@ -96,10 +96,10 @@ def _table(dtype: DType) -> Array:
 
 
 class Measure:
-    """Measures tensors of one file with shared memory."""
+    """Measures tensors of a file with shared memory."""
 
     def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
-        """Take the open file, and a callback for the bytes of each piece."""
+        """Store the open file, and a callback for the bytes of each piece."""
         self._source = source
         self._passed = passed
         self._buffer = memoryview(bytearray(BLOCK_BYTES))

@@ -13,7 +13,7 @@ class FloatLayout:
     """Sign bit, then exponent, then mantissa. A *magnitude* is the bit pattern without the sign.
 
     Magnitudes as integers have the order of the values, with infinity after the largest finite value and NaN after
-    infinity. So a maximum over integers finds all three.
+    infinity. A maximum over integers therefore finds all three.
     """
 
     exponent_bits: int
@@ -21,15 +21,15 @@ class FloatLayout:
     nbytes: int
     """Bytes of one element."""
     magnitude_mask: int
-    """All bits but the sign."""
+    """All bits except the sign."""
     largest_finite: int
-    """Highest magnitude that is a number."""
+    """Largest finite magnitude."""
     infinity: int | None
     """Magnitude of infinity; None if the type has no infinity."""
 
     @property
     def smallest_normal(self) -> int:
-        """Lowest magnitude that is not subnormal."""
+        """Smallest magnitude that is not subnormal."""
         return 1 << self.mantissa_bits
 
     @property
@@ -53,14 +53,14 @@ def _layout(exponent_bits: int, mantissa_bits: int, *, has_infinity: bool = True
         mantissa_bits=mantissa_bits,
         nbytes=(1 + exponent_bits + mantissa_bits) // 8,
         magnitude_mask=mask,
-        # F8_E4M3 spends the pattern of infinity on numbers and keeps one NaN.
+        # F8_E4M3 uses the pattern of infinity for numbers, and has one NaN.
         largest_finite=infinity - 1 if has_infinity else mask - 1,
         infinity=infinity if has_infinity else None,
     )
 
 
-# Only what IEEE 754 and the OCP FP8 paper define; F8_E8M0 is a scale without a sign, and the FNUZ types
-# have another NaN and no negative zero.
+# Only types that IEEE 754 and the OCP FP8 paper define; F8_E8M0 is a scale without a sign, and the FNUZ types have a
+# different NaN and no negative zero.
 FLOATS: dict[DType, FloatLayout] = {
     DType.F64: _layout(11, 52),
     DType.F32: _layout(8, 23),

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 WORDS = 1 << 16
 """32-bit words in one dot product: 256 KiB stay in a core's cache, and F32 sums of this length are accurate to 1e-5."""
 EXACT_ELEMENTS = 1 << 14
-"""Elements computed in F64 at a time, if F32 is not enough; limits the memory."""
+"""Number of elements computed in F64 at a time if F32 is not enough; limits the memory."""
 
-# With at most WORDS squares in one F32 sum: above, it could overflow; below, the loss from subnormal squares could
-# exceed 1e-7 of the sum.
+# Limits for at most WORDS squares in one F32 sum: above, it could overflow; below, the loss from subnormal squares
+# could exceed 1e-7 of the sum.
 _F32_SAFE = (2.0**-55, 2.0**55)
-# The same for F64, where a sum has at most EXACT_ELEMENTS squares; far from both ends.
+# The same for F64, where a sum has at most EXACT_ELEMENTS squares; far from both limits.
 _F64_SAFE = (2.0**-480, 2.0**480)
 
-# One (mask, shift to the left) for each element in a 32-bit word, and the power of two that is then missing. BF16 needs
-# no mask if the shift removes the other element; its sign may stay, because squares have no sign.
+# One (mask, shift to the left) for each element in a 32-bit word, and the power of two that is missing afterwards. BF16
+# needs no mask if the shift removes the other element; its sign may stay, because squares have no sign.
 _LANES: dict[DType, tuple[tuple[tuple[int | None, int], ...], int]] = {
     DType.BF16: (((None, 16), (0xFFFF0000, 0)), 0),
     DType.F16: (((0x7FFF, 13), (0x7FFF0000, -3)), 112),
@@ -60,12 +60,12 @@ def numpy() -> ModuleType:
 
 
 class Scratch:
-    """Memory that all tensors of one worker share, 1.6 MiB; never used by two threads at once."""
+    """Memory that all tensors of one worker share, 1.6 MiB; never used by two threads at the same time."""
 
     __slots__ = ("aligned", "floats", "words")
 
     def __init__(self, piece_bytes: int = 1 << 20) -> None:
-        """Make room for pieces of up to `piece_bytes` bytes."""
+        """Allocate memory for pieces of up to `piece_bytes` bytes."""
         np = numpy()
         self.aligned: Array = np.empty(piece_bytes // 8 + 1, dtype=np.uint64).view(np.uint8)
         """For pieces that do not begin at a multiple of their word size."""
@@ -74,7 +74,7 @@ class Scratch:
 
 
 class NumericFold:
-    """Statistics of one tensor. `feed` it the tensor's bytes in any pieces, then take `partial`."""
+    """Statistics of one tensor. `feed` it the tensor's bytes in any pieces, then read `partial`."""
 
     __slots__ = ("_dtype", "_fragments", "_layout", "_np", "_scratch", "_seen", "_signed", "_unsigned")
 
@@ -94,11 +94,11 @@ class NumericFold:
         self._seen = _Seen()
 
     def feed(self, offset: int, data: memoryview) -> None:
-        """Take bytes of the tensor.
+        """Process bytes of the tensor.
 
         Args:
-            offset: Their position, in bytes from the tensor's first.
-            data: At most as many as the scratch was made for; may be overwritten when this returns.
+            offset: Their position, in bytes from the start of the tensor.
+            data: The bytes, at most as many as the scratch has room for; the caller may overwrite them afterwards.
         """
         nbytes = self._layout.nbytes
         lead = min(-offset % nbytes, len(data))
@@ -128,7 +128,7 @@ class NumericFold:
         return part.with_fragments(fragments)
 
     def _fragment(self, offset: int, data: bytes) -> None:
-        # Not settled here: at most two for each block of the file, and `partial` does it for all.
+        # Fragments are left to `partial`: there are at most two per block of the file.
         self._fragments.append((offset, data))
 
     def _measure(self, data: memoryview) -> None:
@@ -138,7 +138,7 @@ class NumericFold:
             bits = self._aligned(bits)
         counts, layout = self._seen, self._layout
         counts.elements += len(bits)
-        highest_of = self._np.maximum.reduce  # `bits.max()` spends longer on its way to the same place
+        highest_of = self._np.maximum.reduce  # `bits.max()` is a slower call of the same function
         highest = max(
             int(highest_of(bits.view(self._signed))) & layout.magnitude_mask,
             int(highest_of(bits)) & layout.magnitude_mask,
@@ -156,7 +156,7 @@ class NumericFold:
         return copy.view(bits.dtype)
 
     def _measure_sick(self, bits: Array) -> None:
-        """Count NaN and infinities, and measure the other elements. Slow, and rare."""
+        """Count NaNs and infinities, and measure the other elements. This is slow, but rare."""
         np, layout, counts = self._np, self._layout, self._seen
         for begin in range(0, len(bits), EXACT_ELEMENTS):
             magnitudes = bits[begin : begin + EXACT_ELEMENTS] & bits.dtype.type(layout.magnitude_mask)
@@ -196,7 +196,7 @@ class NumericFold:
             elif shift < 0:
                 np.right_shift(source, np.uint32(-shift), out=turned)
             if missing:
-                # Not after the dot product: the squares of numbers so small are zero in F32.
+                # Not after the dot product, because the squares of such small numbers are zero in F32.
                 np.multiply(floats, np.float32(2.0**missing), out=floats)
             total += self._dot(floats)
         return total
@@ -205,7 +205,7 @@ class NumericFold:
         return units(float(self._np.dot(floats, floats)))
 
     def _exact_squares(self, bits: Array, absmax: float) -> int:
-        """Return the sum of squares, in units, added in F64 and scaled if they would overflow or vanish."""
+        """Return the sum of squares, in units, added in F64, and scaled if they would overflow or vanish."""
         np = self._np
         scale = 0 if absmax == 0 or _F64_SAFE[0] <= absmax <= _F64_SAFE[1] else math.frexp(absmax)[1]
         total = 0
@@ -217,7 +217,7 @@ class NumericFold:
         return total
 
     def _doubles(self, bits: Array) -> Array:
-        """Return finite elements as F64, sign or no sign."""
+        """Return finite elements as F64, with or without their sign."""
         np = self._np
         match self._dtype:
             case DType.F64:

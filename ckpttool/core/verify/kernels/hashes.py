@@ -20,17 +20,17 @@ class ChunkDigest:
     begin: int
     """First byte in the file."""
     end: int
-    """First byte after it."""
+    """First byte after the chunk."""
     xxh128: str | None
     """xxh3-128, 32 hexadecimal digits; None if it was not requested."""
     crc32: int | None
     """CRC32 of the bytes of the chunk before `crc_end`; None if not requested."""
     crc_bytes: int = 0
-    """How many bytes `crc32` covers."""
+    """Number of bytes that `crc32` covers."""
 
 
 class ChunkedDigest:
-    """Digests a range that arrives as consecutive blocks. Make one per range, `feed` it, take `chunks`."""
+    """Digests a range that arrives as consecutive blocks. Create one per range, `feed` it, and read `chunks`."""
 
     __slots__ = (
         "_begin",
@@ -53,8 +53,8 @@ class ChunkedDigest:
             begin: First byte of the range.
             want_xxh: Whether to compute hashes.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
-            single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
-            is_whole_file: Whether to also hash the complete range: that is a second hash of every byte.
+            single: Whether the range is known to be inside one chunk, so that it is hashed once, not twice.
+            is_whole_file: Whether to also hash the complete range: this hashes every byte a second time.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
@@ -65,10 +65,10 @@ class ChunkedDigest:
         self._whole = _new_hash() if want_xxh and is_whole_file and not single else None
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes.
+        """Process the next bytes.
 
         Raises:
-            ValueError: The range was declared as a single chunk and is not.
+            ValueError: The range was declared as a single chunk but is not.
         """
         while len(data):
             if self._single and self._done:
@@ -116,7 +116,7 @@ class ChunkedDigest:
 
 
 def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
-    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None without any.
+    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None without chunks.
 
     Raises:
         ValueError: The chunks do not follow one another.

@@ -1,4 +1,4 @@
-"""Statistics of the elements of a tensor: the values, and how partial results are joined."""
+"""Statistics of the elements of a tensor: the values, and the joining of partial results."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ckpttool.core.verify.kernels.floats import FLOATS
 SQUARE_UNIT_BITS = 2148
 """Sums of squares are integers in units of 2**-2148, the square of the smallest F64.
 
-Addition of integers is associative, addition of floats is not: so the results are bit-identical however workers share a
+Addition of integers is associative, unlike that of floats, so the results are bit-identical however workers share a
 tensor.
 """
 
 _SMALLEST_NORMAL = {dtype: layout.value(layout.smallest_normal) for dtype, layout in FLOATS.items()}
 
 Fragment = tuple[int, bytes]
-"""(offset in the tensor, bytes) of an element that is not all there."""
+"""(offset in the tensor, bytes) of an incomplete element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericPartial:
-    """Statistics of a part of a tensor. Parts join in any order and grouping, with one result."""
+    """Statistics of a part of a tensor. Parts can be joined in any order and grouping, with the same result."""
 
     dtype: DType
     elements: int = 0
-    """How many were all there."""
+    """Number of complete elements."""
     nans: int = 0
     infinities: int = 0
     absmax_bits: int = 0
@@ -37,13 +37,13 @@ class NumericPartial:
     squares: int = 0
     """Sum of the squares of the finite elements, in units of 2**-SQUARE_UNIT_BITS."""
     fragments: tuple[Fragment, ...] = ()
-    """Bytes of elements that a cut went through, by offset."""
+    """Bytes of elements that are split between parts, by offset."""
 
     def join(self, other: NumericPartial) -> NumericPartial:
         """Return the statistics of both parts.
 
         Raises:
-            ValueError: They are of tensors of another type.
+            ValueError: The parts have different types.
         """
         if self.dtype is not other.dtype:
             raise ValueError(f"parts of one tensor differ in type: {self.dtype.value} and {other.dtype.value}")
@@ -91,7 +91,7 @@ class NumericPartial:
         """Return the statistics of the tensor, all of whose parts have been joined.
 
         Args:
-            name: The tensor's.
+            name: The name of the tensor.
 
         Raises:
             ValueError: Bytes of an element are missing.
@@ -117,8 +117,8 @@ def settle(fragments: Iterable[Fragment], nbytes: int) -> tuple[list[bytes], tup
     """Join fragments: return the completed elements, and the remaining fragments by offset.
 
     Args:
-        fragments: Disjoint; none crosses the border of an element.
-        nbytes: Bytes of one element.
+        fragments: Disjoint fragments, each inside one element.
+        nbytes: Size of an element in bytes.
     """
     complete: list[bytes] = []
     remaining: list[Fragment] = []
@@ -151,10 +151,10 @@ def units(value: float, doublings: int = 0) -> int:
 
 def _root(squares: int) -> float:
     """Return the square root of a number of units, correct except for the last bit."""
-    # An even shift that leaves 128 bits: the root then has 64, more than a float can hold.
+    # An even shift that leaves 128 bits, so that the root has 64, more than a float can represent.
     shift = (squares.bit_length() - 128) // 2 * 2
     root = math.isqrt(squares >> shift if shift >= 0 else squares << -shift)
     try:
         return math.ldexp(root, shift // 2 - SQUARE_UNIT_BITS // 2)
-    except OverflowError:  # many F64 near the largest one
+    except OverflowError:  # many F64 values near the largest
         return math.inf

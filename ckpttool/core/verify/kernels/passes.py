@@ -16,20 +16,21 @@ from ckpttool.core.verify.kernels.tensors import TensorsSeen, join_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """The requested results of a pass. Each costs time; none costs another read."""
+    """The requested results of a pass. Each costs time, but none needs another read."""
 
     crc_end: int | None = None
-    """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
+    """Compute the CRC32 of the file up to this byte, exclusive, for the trailer of a `.ckpt`. None: no CRC32."""
     xxh: bool = False
-    """xxh3-128 of the file and of each 64 MiB, for a manifest."""
+    """Whether to compute xxh3-128 of the file and of each 64 MiB, for a manifest."""
     chunks: bool = False
     """Whether to hash each chunk of 64 MiB, for comparison with a manifest."""
     sha256: bool = False
-    """SHA-256 of the file, which one pass alone can take: for a digest that its trainer recorded."""
+    """Whether to compute SHA-256 of the file, for a digest that its trainer recorded; a single pass must read the whole
+    file."""
     entry_crcs: bool = False
-    """CRC32 of each entry's data: for torch's zip records and for MindSpore's `crc_num`."""
+    """Whether to compute CRC32 of each entry's data, for torch's zip records and for MindSpore's `crc_num`."""
     numerics: bool = False
-    """The numbers of every floating-point tensor."""
+    """Whether to compute the statistics of every floating-point tensor."""
     tensors: Sequence[TensorEntry] = ()
     """The tensors to digest; their spans are disjoint and inside the file."""
 
@@ -40,13 +41,13 @@ class EntryDigest:
 
     entry: TensorEntry
     begin: int
-    """First byte seen, counted in the entry's own data."""
+    """First byte read, counted in the entry's own data."""
     end: int
-    """First byte after."""
+    """First byte after the part."""
     crc32: int | None
     """CRC32 of the bytes read; None if not requested."""
     scalar: bytes
-    """The bytes seen, of an integer without dimensions; empty for all others."""
+    """The bytes read of an integer without dimensions; empty for all other entries."""
     numeric: NumericPartial | None
     """None if it was not requested, or the elements are not floating-point numbers."""
 
@@ -86,7 +87,7 @@ class PassResult:
     begin: int
     """First byte of the file that was read."""
     end: int
-    """First byte after."""
+    """First byte after the range."""
     chunks: tuple[ChunkDigest, ...]
     """In file order; empty if neither CRC32 nor hash was requested."""
     xxh128: str | None

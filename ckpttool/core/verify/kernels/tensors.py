@@ -1,7 +1,7 @@
 """One digest per tensor, computed while a block is in the CPU cache; digests of shared tensors are joined.
 
 Hashes cannot be joined, so a large tensor is hashed in pieces, which begin at the same bytes for every worker. If two
-workers each read part of a piece, both keep its bytes: at most one piece at each end of a worker's range.
+workers each read part of a piece, both store its bytes: at most one piece at each end of a worker's range.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class TensorPart:
     nbytes: int
     """Size of the complete tensor."""
     begin: int
-    """First byte seen, counted in the tensor's own data."""
+    """First byte read, counted in the tensor's own data."""
     end: int
-    """First byte after."""
+    """First byte after the part."""
     head: bytes
     """The bytes up to the first piece border; all bytes if the part reaches no border."""
     pieces: bytes
-    """Digests of the completely read pieces, one after another."""
+    """Concatenated digests of the completely read pieces."""
     tail: bytes
     """The bytes after the last border."""
 
@@ -50,7 +50,7 @@ class TensorsSeen:
     def digests(self) -> TensorDigests:
         """Return the digests of the tensors that were read completely.
 
-        A name that two tensors share is left out.
+        Names that two tensors share are left out.
         """
         by_name = dict(self.complete)
         if len(by_name) < len(self.complete):
@@ -63,7 +63,7 @@ class TensorsSeen:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether JSON can represent a name, so that it can be recorded: no trainer writes unpaired surrogates."""
+    """Return whether JSON can represent a name, so that it can be recorded; trainers write no unpaired surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -93,21 +93,21 @@ def _joined(before: TensorPart, after: TensorPart) -> TensorPart:
 
 
 def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
-    """Return the digest of a tensor from those of its pieces."""
+    """Return the digest of a tensor from the digests of its pieces."""
     return bytes(pieces) if nbytes <= PIECE_BYTES else xxh3_64_digest(pieces)
 
 
 class TensorHashes:
     """Computes the digests of tensors whose bytes arrive with consecutive blocks of a file.
 
-    A file may have thousands of tensors so small that a hash takes no longer than a line of Python. So one expression
-    computes the digests of all tensors that are completely inside a block.
+    A file may have thousands of tensors so small that hashing one takes no longer than a line of Python. Therefore one
+    expression computes the digests of all tensors that are completely inside a block.
     """
 
     __slots__ = ("_at", "_hash", "_lasts", "_odd", "_open", "_spans", "_whole")
 
     def __init__(self, entries: Iterable[TensorEntry], begin: int, end: int) -> None:
-        """Take the tensors, and the range of the file to be read. A tensor without bytes has no digest.
+        """Prepare for the tensors, and the range of the file to be read. A tensor without bytes has no digest.
 
         Raises:
             ValueError: A tensor's spans are not in file order, or two tensors overlap.
@@ -127,7 +127,7 @@ class TensorHashes:
         """Clip the spans of all tensors to the range that is read."""
         for entry in entries:
             spans = entry.spans
-            if len(spans) == 1:  # nearly all
+            if len(spans) == 1:  # nearly all tensors
                 first, last = spans[0]
                 if last <= begin or end <= first:
                     continue
@@ -148,7 +148,7 @@ class TensorHashes:
                 yield from ((low, high, entry.name, tensor, place) for low, high, place in cut)
 
     def feed(self, offset: int, block: memoryview) -> None:
-        """Take the next block."""
+        """Process the next block."""
         end = offset + len(block)
         at, spans = self._at, self._spans
         while at < len(spans):
@@ -203,7 +203,7 @@ class _Open:
     )
 
     def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
-        """Take its name and size, and the expected range of its bytes."""
+        """Store its name and size, and the expected range of its bytes."""
         self.name, self.nbytes = name, nbytes
         self._begin = self._end = begin
         self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES
@@ -225,7 +225,7 @@ class _Open:
         return self._begin == 0 and self._end == self.nbytes
 
     def feed(self, logical: int, data: memoryview) -> None:
-        """Take the next bytes; `logical` is their place in the tensor's data."""
+        """Process the next bytes; `logical` is their position in the tensor's data."""
         self._end = stop = logical + len(data)
         at = logical
         if at < self._first_border or stop > self._last_border:  # at the ends of the reader's range

@@ -1,7 +1,7 @@
 """Damage that only a comparison shows: with the same rank at another step, or with other ranks at this step.
 
-A difference alone is not damage: trainings are reconfigured, layers are frozen, checksums are switched off. So each
-rule looks for other shards that differ in the same way. A shard is damaged if it alone differs.
+A difference alone is not damage: runs are reconfigured, layers are frozen, checksums are switched off. Therefore each
+rule searches for other shards that differ in the same way. A shard is damaged if it alone differs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compare_in_turn(
     is_complete: bool,
     sealed: Collection[str] = (),
 ) -> list[Finding]:
-    """Compare with further siblings only if the earlier ones leave a question open; else as `compare_siblings`."""
+    """Compare like `compare_siblings`, but with more siblings only if the earlier ones leave a question open."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     compared: list[Sibling] = []
@@ -62,9 +62,10 @@ def compare_siblings(
 
     Args:
         reports: All shards of the checkpoint.
-        siblings: Headers of other checkpoints of the same training, best first; may be empty.
+        siblings: Headers of other checkpoints of the same training run, best first; may be empty.
         by_tensors: Paths of the shards that were compared tensor by tensor, so that last pages add nothing.
-        is_complete: Whether no rank is missing: the tensors of one rank alone may be those of the missing ranks.
+        is_complete: Whether no rank is missing; otherwise the missing ranks may have the same tensors as a rank that
+        differs.
         sealed: Paths of the shards whose header matches the manifest, which proves their tensors.
     """
     findings: list[Finding] = []
@@ -85,8 +86,8 @@ def compare_siblings(
 def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
     """Find an optimizer's file with the tensors of a model, or the reverse: a copy under another name.
 
-    Few files of its own kind have them, and more of the other kind. If all of a kind have the tensors of the other
-    kind, they are saved so.
+    Few files of its own kind have these tensors, and more files of the other kind. If all files of a kind have the
+    tensors of the other kind, the trainer saves them in this way.
     """
     kinds = {
         role: [
@@ -113,14 +114,14 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
 
 
 def _changed_schemas(peers: Peers) -> Iterator[Finding]:
-    """Compare the tensors of each rank with its own at another step."""
+    """Compare the tensors of each rank with those of the same rank at another step."""
     for pair in peers.pairs:
         schema = pair.current.schema_hash
         if schema == pair.past.schema_hash:
             continue
         group = peers.by_past_schema[pair.past.schema_hash]
         followed = sum(peer.current.schema_hash == schema for peer in group)
-        if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
+        if len(group) > 1 and 2 * followed > len(group):  # the run changed, not the disk
             continue
         # The sibling may be the damaged one. Two files do not have the same tensors by accident.
         peer_schemas = [peer.schema_hash for peer, sibling in peers.others(pair.current) if sibling is not pair.sibling]
@@ -146,19 +147,19 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
 def without_sample(
     reports: Sequence[ShardReport], siblings: Iterable[Sibling], later: Iterable[Sibling], *, sealed: Collection[str]
 ) -> Iterator[Finding]:
-    """Find shards that no other checkpoint confirms, if all of a later start contradict them and each other.
+    """Find shards that no other checkpoint confirms, if all shards of a later start contradict them and each other.
 
     Args:
         reports: All shards of the checkpoint.
-        siblings: Checkpoints of the same start and the one before.
-        later: Checkpoints of the start after it; if two of these agree, the change was on purpose.
-        sealed: Paths of those whose header matches a manifest.
+        siblings: Checkpoints of the same start and of the previous one.
+        later: Checkpoints of the next start; if two of these agree, the change was intended.
+        sealed: Paths of the shards whose header matches a manifest.
     """
     alone = [
         report for report in reports if report.role in COMPARED and report.schema_hash and report.path not in sealed
     ]
     if not alone:
-        return  # before a sibling is read
+        return  # before any sibling is read
     for sibling in siblings:
         paired = {pair.current.path for pair in Peers(alone, [sibling]).pairs}
         alone = [report for report in alone if report.path not in paired]
@@ -177,7 +178,7 @@ def without_sample(
 
 
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
-    """Return whether a shard and its counterparts at other steps have equally many tensors, all different."""
+    """Return whether a shard and its counterparts at other steps have the same number of tensors, all different."""
     all_of_them = [report, *(pair.past for pair in pairs)]
     are_as_many = len({shard.tensors for shard in all_of_them}) == 1
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
@@ -190,7 +191,7 @@ def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[Sha
 
 
 def _tied(finding: Finding, pair: Pair) -> Finding:
-    """Change a finding: one of two saves is damaged, and it is unknown which."""
+    """Change a finding to report that one of two saves is damaged, and that it is unknown which."""
     return replace(
         finding,
         severity=Severity.UNKNOWN,
@@ -201,7 +202,7 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 
 
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
-    """Return whether the sibling is the damaged one: alone with its tensors then, while other ranks share theirs.
+    """Return whether the sibling is the damaged one: only it had its tensors then, while other ranks share theirs.
 
     The current shard has the tensors that several ranks have at both steps, or that all ranks have now: two files do
     not get the same tensors by accident, and a file does not gain a tensor by accident.
@@ -215,7 +216,7 @@ def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
     if all(peer.schema_hash == schema for peer in peers.reports):
         if len(peers.reports) >= MIN_PEERS:
             return True
-        # Two ranks that end alike now and did not then are one file, and prove nothing.
+        # Two ranks with equal ends now but not then are copies of one file, and prove nothing.
         both = [(peer.current, peer.past) for peer in peers.pairs if peer is not pair]
         return any(not _is_copied(pair.current, current, at_another=(pair.past, past)) for current, past in both)
     alone = sum(len(group) == 1 for group in peers.by_past_schema.values())
@@ -223,7 +224,7 @@ def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
 
 
 def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
-    """Return whether a shard has more tensors than before, as no other rank: nothing is lost, and it is not a copy."""
+    """Return whether a shard has more tensors than before, unlike any other rank, so that nothing is lost or copied."""
     if (current.tensors or 0) <= (past.tensors or 0):
         return False
     was_known = any(pair.past.schema_hash == current.schema_hash for pair in peers.pairs)
@@ -243,14 +244,14 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
             finding = _schema_differs(report, peer, unchanged=times, same_run=True)
             if _is_richer(peers, report, peer):
                 finding = _noted(finding)
-            elif times < MIN_COPIES and report.tensors == peer.tensors:  # both may be damaged alike
+            elif times < MIN_COPIES and report.tensors == peer.tensors:  # both may have the same damage
                 message = f"{finding.message}, and only {times} agree: nothing proves that they are right"
                 finding = replace(finding, severity=Severity.SUSPECT, message=message)
             yield finding
 
 
 def _noted(finding: Finding) -> Finding:
-    """Change a finding to a note: it is unknown which of the two is right."""
+    """Change a finding to a note, because it is unknown which of the two is right."""
     message = f"{finding.message}; this alone is not a sign of damage"
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
@@ -261,11 +262,12 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
     Args:
         current: The shard.
         past: The shard that it is compared with.
-        unchanged: How many other ranks still have the tensors that they shared with this one.
-        same_run: Whether one start of the training wrote both, so that no configuration changed between them.
+        unchanged: Number of other ranks that still have the tensors that they shared with this one.
+        same_run: Whether the same start of the training wrote both, so that the configuration did not change in
+        between.
     """
     fewer = (current.tensors or 0) < (past.tensors or 0)
-    # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
+    # A `.ckpt` that ends too early is otherwise valid. The training scalars come last, so a file with them is complete.
     is_ckpt = current.format is FormatName.MINDSPORE_CKPT
     may_be_cut = fewer and is_ckpt and (current.role is not ShardRole.FULL or lacks(current.scalars, past.scalars))
     severity = Severity.SUSPECT if same_run else Severity.NOTE
@@ -288,7 +290,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
 
 
 def _changed_metadata(peers: Peers) -> Iterator[Finding]:
-    """Compare the text of the headers: nothing else would show a flipped bit in it."""
+    """Compare the text of the headers, because nothing else would show a flipped bit in it."""
     # A ledger's entry about a shard does not include it.
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
@@ -302,7 +304,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             sibling = next(peer for peer in comparable if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
-        # If each rank has its own text, a bit of the sibling's may have flipped.
+        # If each rank has its own text, the flipped bit may be in the sibling's text.
         witnesses = [*comparable, *(peer for peer, _ in peers.others(report) if peer is not sibling)]
         is_confirmed = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
@@ -316,10 +318,10 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
 
 
 def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
-    """Find a checksum that was stripped: a cut file may look as if it never had one."""
+    """Find a checksum that was lost: a truncated file may look as if it never had one."""
     carriers = [report for report in peers.reports if report.embedded_checksum]
     before = [pair for pair in peers.pairs if pair.past.embedded_checksum and pair.sibling.same_run]
-    # Several shards, none with a checksum, all with one before: it was switched off.
+    # If several shards all had a checksum before and none has one now, checksums were switched off.
     switched_off = not carriers and len(before) == len(peers.reports) > 1
     lost = {pair.current.path: pair.past.path for pair in before if not switched_off}
     for report in peers.reports:
@@ -339,11 +341,11 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
 
 
 def _zero_tails(peers: Peers) -> Iterator[Finding]:
-    """Find a last page of tensor data that is zero and should not be.
+    """Find a last page of tensor data that is zero but should not be.
 
-    Some pages are zero by right: moments of a layer that is not trained, rows of an embedding for unused tokens. They
-    are zero from the first step on. So a page that was not zero *before* was lost. Without an earlier step replicas
-    tell, and without replicas it is a note.
+    Some pages are legitimately zero: moments of a layer that is not trained, rows of an embedding for unused tokens.
+    They are zero from the first step, so a page that was not zero *before* was lost. Without an earlier step, replicas
+    decide; without replicas, the finding is a note.
     """
     for report in peers.reports:
         if not report.zero_tail:
@@ -355,9 +357,9 @@ def _zero_tails(peers: Peers) -> Iterator[Finding]:
 
 
 def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
-    """Return the other ranks with the same tensors if all have the same last page; else none.
+    """Return the other ranks with the same tensors if all have the same last page; otherwise none.
 
-    Slices of a sharded model have pages of their own, and only one of them has the unused rows.
+    Slices of a sharded model have different pages, and only one of them has the unused rows.
     """
     replicas = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
     pages = {peer.tail_hash for peer in replicas}
@@ -382,9 +384,9 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
 def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
     """Find a rank's file under another rank's name, by the last pages of files with the same names and shapes.
 
-    Ranks whose files had different last pages at another step have different slices, and slices never become equal.
-    (Equal pages at another step prove nothing: untrained slices are equal, and differ later.) If every byte was read,
-    the files must be equal in all tensors.
+    Ranks whose files had different last pages at another step have different slices, and different slices never become
+    equal. (Equal pages at another step prove nothing: untrained slices are equal, and differ later.) If every byte was
+    read, the files must be equal in all tensors.
     """
     steps = [
         _OtherStep(peers.reports, past_reports, same_run=sibling.same_run)
@@ -400,24 +402,24 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
 
 
 class _OtherStep:
-    """Another step, at which the ranks are compared with each other: last pages differ between steps."""
+    """Another step, at which the ranks are compared with each other, because last pages differ between steps."""
 
     def __init__(
         self, reports: Sequence[ShardReport], past_reports: Mapping[str, ShardReport], *, same_run: bool
     ) -> None:
-        """Take the shards of this step, and those of the other step by the path of ours."""
+        """Store the shards of this step, and those of the other step by the path of ours."""
         self.same_run = same_run
         self.pages: dict[str, str] = {}
-        """The last page that each of our shards had there, by its path now."""
+        """The last page that each of our shards had at that step, by its current path."""
         self.zeros: set[str] = set()
         """Pages that are zero."""
         self.pages_of_schema: dict[str | None, Counter[str]] = defaultdict(Counter)
-        """How many of the shards that have a schema now had each page."""
+        """For each page, the number of shards with a schema now that had it."""
         for report in reports:
             past = past_reports.get(report.path)
             if past is None or past.tail_hash is None:
                 continue
-            # The last page of a `.ckpt` includes names: with other names it says nothing about the data after them.
+            # The last page of a `.ckpt` includes names: with other names, it shows nothing about the data after them.
             if past.format is FormatName.MINDSPORE_CKPT and past.schema_hash != report.schema_hash:
                 continue
             self.pages[report.path] = past.tail_hash
@@ -428,7 +430,7 @@ class _OtherStep:
 
 def _copies(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> Iterator[Finding]:
     """Yield the most severe finding about each of several shards with equal last pages."""
-    # The shards that are known at most steps tell most about the others.
+    # The shards that are known at most steps provide the most evidence about the others.
     group = sorted(group, key=lambda report: -sum(report.path in step.pages for step in steps))
     replica_sets = _possible_replicas(group, steps)
     by_path: dict[str, Finding] = {}
@@ -438,14 +440,14 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> Iterat
         past = _GroupAtStep(group, step, replica_sets)
         for report in past.minority():
             severity = Severity.SUSPECT
-            # If ranks share pages, this step itself may hold the copy; then any other may show the two as equal.
+            # If ranks share pages, this step itself may have the copy; any other step may then show the two as equal.
             comparable = steps[:index] if past.are_slices else steps
             peer = past.other_slice(report)
             if peer is None or any(_were_equal(report, peer, other) for other in comparable):
                 peer = past.no_replica(report)
                 if peer is None:
                     continue
-                # The step may be the damaged one. A second step must show the two as different.
+                # The step may be the damaged one, so a second step must show the two as different.
                 times = sum({report.path, peer.path} <= other.pages.keys() for other in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
             known = by_path.get(report.path)
@@ -466,7 +468,7 @@ def _were_equal(report: ShardReport, peer: ShardReport, step: _OtherStep) -> boo
 
 
 def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> dict[str, str]:
-    """Return for each path the first possible replica: equal at some step, or both equal to a third."""
+    """Return the first possible replica for each path: equal at some step, or both equal to a third shard."""
     parent = {report.path: report.path for report in group}
 
     def first_of(path: str) -> str:
@@ -496,7 +498,7 @@ class _GroupAtStep:
         self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._times[page]]
 
     def minority(self) -> list[ShardReport]:
-        """Return the shards outside the majority; all without a majority, because any may be the copy."""
+        """Return the shards outside the majority; without a majority, all, because any may be the copy."""
         if len(self._times) <= 1:
             return []
         usual, times = self._times.most_common(1)[0]
@@ -505,10 +507,10 @@ class _GroupAtStep:
         return [report for report in self._known if self._pages[report.path] != usual]
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard with another slice; None if they may be replicas, one of them damaged at that step.
+        """Return a shard with another slice; None if the two may be replicas, with one of them damaged at that step.
 
-        They are slices if nearly every rank had a page of its own. Or if other ranks had the pages of both, and not
-        all of those are in this group: counters of each rank become equal on all ranks.
+        They are slices if nearly every rank had a different page, or if other ranks had the pages of both and some of
+        those are not in this group, because counters of each rank become equal on all ranks.
         """
         page = self._pages[report.path]
         candidates: Iterable[str] = ()
@@ -522,6 +524,6 @@ class _GroupAtStep:
         return next((peer for peer in self._known if self._pages[peer.path] == other_page), None)
 
     def no_replica(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard that nothing shows to be a replica of this one."""
+        """Return a shard that is not known to be a replica of this one."""
         replica_set = self._replica_sets[report.path]
         return next((peer for peer in self._known if self._replica_sets[peer.path] != replica_set), None)

@@ -16,7 +16,7 @@ from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import ShardReport
 
 MOST_SIBLINGS = 2
-"""One may be damaged itself, or stand on the other side of a change; more would only cost time."""
+"""Number of checkpoints to compare with: one may be damaged, or before a change; more would only cost time."""
 
 MOST_WITNESSES = 6
 """Maximum number of checkpoints to compare with if the nearest contradict a checkpoint, or cannot be used."""
@@ -27,10 +27,10 @@ COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, Sha
 """Roles whose files have equal structure at every step. Records do not, nor the slices of a writer."""
 
 MIN_PEERS = 3
-"""Minimum number of shards of one role that can outvote a single different shard."""
+"""Minimum number of shards of a role that can outvote a single different shard."""
 
 _SLICES_AMONG = 10
-"""Among this many ranks with slices, at most one has the same content as another."""
+"""At most one in this many ranks with slices has the same content as another."""
 
 
 def are_slices(ranks: int, contents: int) -> bool:
@@ -40,22 +40,22 @@ def are_slices(ranks: int, contents: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sibling:
-    """Headers of another checkpoint."""
+    """The headers of another checkpoint."""
 
     reports: tuple[ShardReport, ...]
     older: bool
-    """Whether it was saved before the one that is judged."""
+    """Whether it was saved before the judged checkpoint."""
     same_run: bool
     """Whether the same start of the training wrote it: between two starts the configuration may change."""
     sealed: frozenset[str] = frozenset()
-    """Paths of those whose header matches a manifest."""
+    """Paths of the shards whose header matches a manifest."""
 
 
 class Neighbours:
-    """The comparable checkpoints of a tree: sorted once for all questions."""
+    """The comparable checkpoints of a tree, sorted once for all questions."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Take all checkpoints of the tree, in the order of the inventory: by run, then by progress."""
+        """Store all checkpoints of the tree, in the order of the inventory: by run, then by progress."""
         self._progress = Progress(checkpoints)
         self._trainings: dict[_Kind, _Training] = {}
         for checkpoint in checkpoints:
@@ -63,7 +63,7 @@ class Neighbours:
             training.add(checkpoint, self._progress.of(checkpoint))
 
     def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
-        """Return whether one was saved before another: in an earlier run, or at an earlier position."""
+        """Return whether a checkpoint was saved before another: in an earlier run, or at an earlier position."""
         first, second = (self._progress.of(save) if save.label is None else save.step for save in (checkpoint, later))
         return (checkpoint.run, -1 if first is None else first) < (later.run, -1 if second is None else second)
 
@@ -88,7 +88,7 @@ class Neighbours:
         return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
 
     def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
-        """Return the training's checkpoints before and after a checkpoint, both nearest first."""
+        """Return the checkpoints of the training run before and after a checkpoint, both nearest first."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
@@ -134,7 +134,7 @@ class _Run:
         self.places: dict[str, int] = {}
         """First position of a name in `saved`."""
         self.by_place: dict[int, Checkpoint] = {}
-        """Progress of the training -> checkpoint."""
+        """Progress of the training run -> checkpoint."""
         self._ascending: list[int] | None = None
 
     def add(self, checkpoint: Checkpoint, place: int | None) -> None:
@@ -161,7 +161,7 @@ class _Training:
         self.runs.setdefault(checkpoint.run, _Run()).add(checkpoint, place)
 
     def before(self, number: int) -> Iterator[_Run]:
-        """Yield the runs below a number, the last first."""
+        """Yield the runs below a number, latest first."""
         if self._numbers is None:
             self._numbers = sorted(self.runs)
         for at in range(bisect_left(self._numbers, number) - 1, -1, -1):
@@ -170,24 +170,24 @@ class _Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A shard, and the same rank's at another step."""
+    """A shard, and the same rank's shard at another step."""
 
     current: ShardReport
     past: ShardReport
     sibling: Sibling
-    """The sibling that `past` belongs to."""
+    """The sibling to which `past` belongs."""
 
 
 class Peers:
     """The inputs of the rules for one role."""
 
     def __init__(self, reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> None:
-        """Take the shards whose headers could be parsed, and the siblings, best first."""
+        """Store the shards whose headers could be parsed, and the siblings, best first."""
         self.reports = reports
         self._known = [(sibling, _by_place(sibling)) for sibling in siblings]
         self.pairs = [pair for report in reports if (pair := self._pair(report)) is not None]
         self.by_past_schema: dict[str | None, list[Pair]] = defaultdict(list)
-        """The pairs by the schema that they had then."""
+        """The pairs by their schema at the other step."""
         for pair in self.pairs:
             self.by_past_schema[pair.past.schema_hash].append(pair)
 
@@ -199,7 +199,7 @@ class Peers:
         return None
 
     def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
-        """Return each sibling with its shards of the same ranks, by the path of ours."""
+        """Return each sibling with its shards of the same ranks, by the path of our shard."""
         for sibling, past_reports in self._known:
             pairs = (
                 (report, past_reports[_place(report)]) for report in self.reports if _place(report) in past_reports
@@ -249,7 +249,7 @@ def lacks(scalars: ScalarValues, sibling_scalars: ScalarValues) -> bool:
 
 
 def _place(report: ShardReport) -> _Place:
-    # Several files that all ranks share have one role: among these, files with the same name correspond.
+    # Several files that all ranks share have the same role; among these, files with the same name correspond.
     return report.rank, report.role, report.path.rpartition("/")[2] if report.rank is None else ""
 
 
@@ -264,12 +264,12 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
-    """Return the training scalars of most of a checkpoint's shards; None without a majority."""
+    """Return the training scalars of the majority of a checkpoint's shards; None without a majority."""
     counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = counts.most_common(1)[0] if counts else (None, 0)
     return usual if 2 * times > counts.total() else None
 
 
 def _is_sound(past: ShardReport, *, current: ShardReport) -> bool:
-    """Return whether a sibling's shard is comparable: intact, and with the scalars that this one has."""
+    """Return whether a sibling's shard is comparable: intact, and with the scalars that this shard has."""
     return worst(past.findings) < Severity.SUSPECT and not lacks(past.scalars, current.scalars)
