@@ -74,7 +74,7 @@ class Crew:
 class WaitingEngine:
     """Uses one thread while the disk responds quickly, then many, but not the caller's thread. A store is always slow.
 
-    So a disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
+    A disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
     is abandoned, and another thread continues with the rest.
     """
 
