@@ -152,7 +152,7 @@ def scan(
     skew: str | float | None = None,
     **unknown: NoReturn,
 ) -> Tree:
-    """List the checkpoints of a tree: steps, ranks, the number of ranks expected, sizes and recorded health.
+    """List the checkpoints of a tree: steps, ranks, expected number of ranks, sizes and recorded health.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
@@ -514,7 +514,7 @@ def scale_skip(
     sink_size: int | None = None,
     **unknown: NoReturn,
 ) -> SkipAnswer:
-    """Compute how many batches to skip after the global batch size changed.
+    """Compute the number of batches to skip after the global batch size changed.
 
     Args:
         path: Tree to take the steps and the old batch size from, at its resume point. Or `DataQuestion`.
