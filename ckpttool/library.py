@@ -243,7 +243,7 @@ def verify(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
-        question: Which shards to check, and how thoroughly.
+        question: The shards to check, and how thoroughly.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
