@@ -226,7 +226,7 @@ class JudgedStart:
     in_the_way: str | None = None
     """A path in the tree that must be moved out of its folder first, because it stops this start and a launched one."""
     only_in: str | None = None
-    """The only folder from which this start works, because a relative path is valid only from there."""
+    """The folder in which the start must run, because a relative path leads into the tree only from there."""
 
     def takes(self, name: str) -> bool:
         """Return whether it loads a save of this name, and continues after it."""

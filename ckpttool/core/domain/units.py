@@ -111,7 +111,7 @@ def lasting(seconds: float) -> str:
 
 
 _TENTHS_FROM = 3600
-"""Units shown with one decimal place below ten, in seconds: hours and days."""
+"""Seconds in the smallest unit that is shown with tenths below ten: hours and days."""
 
 
 def on_all(ranks: int) -> str:

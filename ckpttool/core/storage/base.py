@@ -27,7 +27,7 @@ class NotRegularError(OSError):
     """The path is not a regular file: a FIFO or a device could block or never end."""
 
     modified_ns: int | None = None
-    """Time of the last change."""
+    """Time of the last change, if the complete stamp was requested."""
 
 
 class LostLinkError(OSError):

@@ -414,7 +414,7 @@ class _OtherStep:
         self.zeros: set[str] = set()
         """Pages that are zero."""
         self.pages_of_schema: dict[str | None, Counter[str]] = defaultdict(Counter)
-        """For each page, the number of shards with a schema now that had it."""
+        """Current schema -> number of shards that had each page."""
         for report in reports:
             past = past_reports.get(report.path)
             if past is None or past.tail_hash is None:
