@@ -125,5 +125,7 @@ def test_the_order_in_which_shards_are_finished_is_not_in_the_answer(
             monkeypatch.setattr(engine, "run", lambda self, tasks, run=run: iter([*run(self, tasks)][::-1]))
         done = ask("verify", str(tree), "--checkpoint", "all", "--level", level, "--no-ledger", "--json")
         said.append({**json.loads(done.stdout), "seconds": None})
-    assert "but with other names, types or shapes" in json.dumps(said), "a damaged file is no witness for another one"
+    assert ("but with different names, types or shapes") in json.dumps(said), (
+        "a damaged file is no witness for another one"
+    )
     assert said[0] == said[1]

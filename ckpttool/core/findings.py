@@ -43,7 +43,7 @@ Group = Literal[
     "Starts",
     "Data",
     "Training logs",
-    "Trainings in FP8",
+    "Training in FP8",
     "Rules about configs",
     "Rules about other trainers' configs",
     "Rules about FP8",
@@ -181,8 +181,8 @@ class Rows(type):
 
 
 _COPY = (
-    "copy it again if it is a copy; ckpttool repair shards rebuilds it if another rank has a proven copy; without one "
-    "the checkpoint is lost"
+    "if this file is a copy, copy it again; if another rank has a proven copy, ckpttool repair shards rebuilds the "
+    "file; otherwise the checkpoint is lost"
 )
 
 
@@ -201,18 +201,18 @@ class Code(metaclass=Rows):
             "it: see one-node-only."
         ),
         evidence=(
-            "The expected number of ranks comes from --world-size, else from --config, else from the highest rank "
-            "of this run, of other runs in the tree and of its strategy files; the message says which."
+            "The expected number of ranks comes from --world-size, else from --config, else from the highest rank in "
+            "this run, in other runs in the tree or in the strategy files. The message names the source."
         ),
         trainers={
             "MindFormers": (
-                "1.7 to 2.1 count the rank_ folders that exist, so a lost last rank silently shrinks the world; "
-                "1.6 and older stop with an error."
+                "1.7 to 2.1 count the rank_ folders that exist, so losing the last rank silently reduces the world "
+                "size; 1.6 and older stop with an error."
             ),
         },
         to_do=(
             "Restore the folder from that node's disk, or let resolve choose an older checkpoint.",
-            "If the training really had fewer ranks, give their number:",
+            "If the run really had fewer ranks, give the number of ranks:",
             "    ckpttool resolve DIR --world-size N",
         ),
     )
@@ -224,9 +224,9 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="Only one machine's ranks are visible",
         meaning=(
-            "If each machine saves to a local disk, its tree looks complete or lacks the files of other machines: "
-            "the first of two has ranks 0 and 1 of 4. The exit code is 14, never 11. `scan` and `verify` report a "
-            "note."
+            "If each machine saves to a local disk, its tree lacks the files of other machines (for example, it has "
+            "ranks 0 and 1 of 4), or only looks complete. The exit code is 14, never 11. `scan` and `verify` report "
+            "a note."
         ),
         evidence=(
             "A launcher names several machines, or more ranks than are visible (SLURM_JOB_NUM_NODES, SLURM_NNODES, "
@@ -236,15 +236,15 @@ class Code(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "With local disks each rank loads its own newest file, and nothing compares their steps. A named "
-                "checkpoint is loaded on every machine from its own disk."
+                "With local disks each rank loads its own newest file, and nothing compares their steps. If the "
+                "config names a checkpoint, every machine loads it from its own disk."
             ),
         },
         to_do=(
-            "Let every machine record what it sees, and ask about all of it:",
+            "Record each machine's files, and resolve all the records:",
             "    srun --ntasks-per-node=1 ckpttool part DIR --out /shared/parts/",
             "    ckpttool resolve /shared/parts/",
-            "If all ranks are visible here, give their number, or accept the finding:",
+            "If all ranks are visible here, give the number of ranks, or accept the finding:",
             "    ckpttool resolve DIR --world-size N",
             "    ckpttool preflight DIR --config BASE.yaml --allow one-node-only",
         ),
@@ -256,7 +256,7 @@ class Code(metaclass=Rows):
         verdict="missing",
         remedy="restore it from that rank's disk or from a copy, or resume from an older checkpoint",
         group="Checkpoints",
-        headline="A rank has no file of this checkpoint",
+        headline="A rank has no file for this checkpoint",
         meaning=(
             "The other ranks saved this step. This rank did not, or its file was deleted. Without it the "
             "checkpoint cannot be loaded as it is."
@@ -268,8 +268,8 @@ class Code(metaclass=Rows):
         trainers={
             "MindFormers": (
                 "With `resume_training: True` it falls back to an older step of the same run if there is one, "
-                "otherwise it stops; it never falls back across runs. With a name it loads without checking, and "
-                "that rank fails later."
+                "otherwise it stops; it never falls back across runs. If the config names a checkpoint, it loads "
+                "without checking, and that rank fails later."
             ),
         },
         to_do=(
@@ -285,28 +285,28 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="A rank's file is in another folder, or on another machine",
         meaning=(
-            "The file is named for one rank but is in another rank's folder of the same save, and its own rank has "
-            "no other file. Or the rank will start on one machine, and its file is on another: suspect if both "
-            "would start it, a note if none says so. Or a machine lacks a file that all machines read "
-            "(`.metadata`, `trainer_state.json`, `latest`); unknown if it lacks only slices of other ranks, or has "
-            "only older checkpoints."
+            "The file name contains one rank, but the file is in another rank's folder of the same save, and the "
+            "rank in the name has no other file. Or the rank will start on one machine, and its file is on another: "
+            "suspect if both would start it, a note if none says so. Or a machine lacks a file that all machines "
+            "read (`.metadata`, `trainer_state.json`, `latest`); unknown if it lacks only slices of other ranks, or "
+            "has only older checkpoints."
         ),
         evidence=(
-            "The rank in the file name is compared with the folder's; a copy of the rank's own file is a note. "
-            "`ckpttool part --ranks A-B` records which ranks start on a machine."
+            "The rank in the file name is compared with the rank of the folder. A copy of the rank's own file is "
+            "only a note. `ckpttool part --ranks A-B` records which ranks start on a machine."
         ),
         trainers={
             "MindFormers": (
-                "Each rank reads only its own rank_N/. If one folder is left, it counts one rank and starts as if "
-                "that were the training."
+                "Each rank reads only its own rank_N/. If only one folder exists, it counts one rank and starts with "
+                "that."
             ),
         },
         to_do=(
             "Move each file to the folder of the rank in its name:",
             "    mkdir -p rank_1 && mv rank_0/NAME_rank_1-* rank_1/",
-            "If the training really had fewer ranks, give their number:",
+            "If the run really had fewer ranks, give the number of ranks:",
             "    ckpttool resolve DIR --world-size N",
-            "On another machine: copy it to the machine where the rank will start, as the finding says:",
+            "If the file is on another machine, copy it to the machine where the rank will start, as the finding says:",
             "    rsync -asR -- HOST:DIR/./rank_1/FILE DIR/",
         ),
     )
@@ -318,8 +318,8 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The file contains fewer tensors than it should",
         meaning=(
-            "Tensors that the same rank has at another step are missing, or an archive contains fewer than its "
-            "directory or its data.pkl lists (a failed torch.save leaves a file without one). A .ckpt that was "
+            "Tensors that the same rank saved at another step are missing, or an archive contains fewer tensors than "
+            "its directory or data.pkl lists (a failed torch.save leaves a file without one). A .ckpt that was "
             "truncated between two tensors is otherwise a valid file."
         ),
         evidence="Tensor names are compared with those of the same rank at another step.",
@@ -338,25 +338,26 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The file differs in structure from related files",
         meaning=(
-            "Files of one training are written by one program with one configuration. This one has other tensors, "
-            "types, shapes or free text than the same rank at another step, or another batch size or loss scale "
-            "than the other ranks, or it ends like another rank's file. A bit flipped, or the file belongs to "
-            "another rank or run."
+            "All files of a training run are written by one program with one configuration. The tensors, types, "
+            "shapes or free text of this file differ from the same rank's file at another step; its batch size or "
+            "loss scale differs from that of the other ranks; or its end equals that of another rank's file. Either "
+            "a bit flipped, or the file belongs to another rank or run."
         ),
         evidence=(
-            "Header and last page are compared with related files; the number of those that agree decides the "
-            "severity. A sealed header is trusted, and a damaged file is not evidence. If two checkpoints "
-            "contradict each other and nothing else decides, it is unknown. If every byte was read and another "
-            "checkpoint's tensors are known, the files of two ranks are compared tensor by tensor: if they are "
-            "equal now but had different slices then, one is a copy of the other."
+            "The header and last page are compared with those of related files; the number of files that agree "
+            "decides the severity. A sealed header is trusted, and a damaged file is not evidence. If two "
+            "checkpoints contradict each other and there is no other evidence, the severity is unknown. If every "
+            "byte was read and another checkpoint's tensors are known, the files of two ranks are compared tensor by "
+            "tensor: if they are equal in this checkpoint but had different slices in the other, one is a copy of "
+            "the other."
         ),
         trainers={
-            "MindFormers": "Never compares; even a wrong shape of the same size loads.",
+            "MindFormers": "Does not compare them; even a wrong shape of the same size loads.",
         },
         to_do=(
             (
                 "Find out which file is wrong (`ckpttool diff FILE OTHER` compares their headers), then name the "
-                "checkpoint:"
+                "checkpoint to use:"
             ),
             "    ckpttool resolve DIR --checkpoint NAME",
         ),
@@ -368,8 +369,8 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The file lacks the training state for a resume",
         meaning=(
-            "MindFormers appends epoch, step, optimizer step and loss scale to each rank's file. They are missing: "
-            "the file was truncated exactly at the end of a tensor, or it contains only weights."
+            "MindFormers appends epoch, step, optimizer step and loss scale to each rank's file. If they are "
+            "missing, the file was truncated exactly at the end of a tensor, or it contains only weights."
         ),
         evidence=(
             "The entries are looked up in the file (newer layout: in common.json, unified: in "
@@ -393,12 +394,12 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="A file's name contradicts its content or its folder",
         meaning=(
-            "The epoch in the name is not the one inside, the suffix belongs to the other format, or the file of "
-            "one rank is in another rank's folder. It was renamed or copied."
+            "The epoch in the name differs from the epoch in the file, the suffix belongs to the other format, or "
+            "the file of one rank is in another rank's folder. The file was renamed or copied."
         ),
-        evidence="The header shows the format, the entry epoch_num the epoch, the folder the rank.",
+        evidence="The format comes from the header, the epoch from the entry epoch_num, and the rank from the folder.",
         trainers={
-            "MindFormers": "Chooses by name and does not open a file before. With a wrong suffix the load fails.",
+            "MindFormers": "Chooses by name without opening a file. With a wrong suffix, the load fails.",
         },
         to_do=(
             "Undo the copy or the rename if you know which it was.",
@@ -413,10 +414,11 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="Ranks of one checkpoint were saved at different steps",
         meaning=(
-            "step_num or global_step in one rank's file differs from the other ranks: an older file under a newer "
-            "name, or two saves mixed. Resuming would mix two states of the model. If one record gives the step of "
-            "the complete save and the name another, the record is used. If all other names agree with their "
-            "records, it is a copy under another name, or files of two checkpoints, and it is not chosen."
+            "step_num or global_step in one rank's file differs from the other ranks, because an older file has a "
+            "newer name or two saves are mixed. Resuming would mix two states of the model. If a record gives the "
+            "step of the complete save and the name gives another step, the record is used. If all other names agree "
+            "with their records, the checkpoint is a copy under another name, or contains files of two checkpoints, "
+            "and it is not chosen."
         ),
         evidence=(
             "step_num and global_step are read from every rank's file; the majority counts. In the newer layout "
@@ -424,8 +426,8 @@ class Code(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "Never compares: up to 1.7 the step of rank 0 counts for all, later versions may start ranks at "
-                "different steps."
+                "Does not compare the steps: up to 1.7, all ranks use the step of rank 0; later versions may start "
+                "ranks at different steps."
             ),
         },
         to_do=(
@@ -440,11 +442,11 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The step of this checkpoint is unknown",
         meaning=(
-            "The true step is inside the files, and none of this checkpoint's files has it. The name is not "
-            "enough: after a resume without data sinking its numbers restart, and a number in a folder name may be "
-            "a model size or a date. It is a note if the name does give the step but the checkpoints of the tree "
-            "are not all named alike: then prune, seal and repair do not change this checkpoint. It is also "
-            "a note if nothing but its name says the step of verl's newest save."
+            "The true step is recorded inside the files, and no file of this checkpoint contains it. The name is not "
+            "enough: without data sinking, the numbers in names restart after a resume, and a number in a folder "
+            "name may be a model size or a date. It is a note if the name gives the step but the checkpoints of the "
+            "tree do not all follow one naming pattern: then prune, seal and repair do not change this checkpoint. "
+            "It is also a note if only the name gives the step of verl's newest save."
         ),
         evidence="The files of the lowest ranks were opened, and none contains a step.",
         trainers={
@@ -452,8 +454,8 @@ class Code(metaclass=Rows):
         },
         to_do=(
             (
-                "If the run was never resumed, its names can be trusted; give the sink size (without sinking: "
-                "steps per epoch):"
+                "If the run was never resumed, its names can be trusted. Give the sink size, or the steps per epoch "
+                "if there is no sinking:"
             ),
             "    ckpttool resolve DIR --sink-size N",
         ),
@@ -465,23 +467,23 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The number of ranks is not the expected one",
         meaning=(
-            "A note if a later run continued with more or fewer ranks, which counts as intended, and if "
-            "--world-size has no effect because these files are not arranged by rank. Suspect if a checkpoint has "
-            "more ranks than you or the config state. Damage if one folder mixes two world sizes."
+            "A note if a later run continued with more or fewer ranks, which counts as intended, or if --world-size "
+            "has no effect because these files are not arranged by rank. Suspect if a checkpoint has more ranks than "
+            "--world-size or the config states. Damage if one folder mixes two world sizes."
         ),
         evidence=(
             "Ranks with files are compared with --world-size, the config, other runs in the tree and strategy files."
         ),
         trainers={
             "MindFormers": (
-                "1.7 to 2.1 count leftovers of a larger run as ranks of this one and then silently resume from the "
+                "1.7 to 2.1 count files left by a larger run as ranks of this run, and then silently resume from the "
                 "old run. Resharding to another world size needs auto_trans_ckpt."
             ),
         },
         to_do=(
-            "If ranks of the newest run are lost, or the number is another:",
+            "If ranks of the newest run are lost, or the number is wrong, give the number:",
             "    ckpttool resolve DIR --world-size N",
-            "To continue with another number on purpose, set auto_trans_ckpt: True in the config.",
+            "To continue with a different number of ranks on purpose, set auto_trans_ckpt: True in the config.",
         ),
     )
 
@@ -490,7 +492,7 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Checkpoints",
-        headline="Its state does not load on the requested number of ranks",
+        headline="The checkpoint's state does not load on the requested number of ranks",
         meaning=(
             "The checkpoint is intact, but its state was saved for other sizes and its trainer cannot reshard it. "
             "It is skipped, because it would stop the start. It is not damaged."
@@ -511,7 +513,9 @@ class Code(metaclass=Rows):
             "torchtitan": (
                 "The data loader is not resharded: an AssertionError on fewer ranks, a CheckpointException on more."
             ),
-            "verl": "The file names contain the number of ranks, and others are not looked for.",
+            "verl": (
+                "The file names contain the number of ranks, and verl searches only for names with the current number."
+            ),
         },
         to_do=(
             "Start with the sizes in the message.",
@@ -523,22 +527,22 @@ class Code(metaclass=Rows):
         "run-mixed",
         weights=(NOTE, SUSPECT, UNKNOWN),
         group="Checkpoints",
-        headline="Checkpoints of several trainings are in one folder",
+        headline="Checkpoints of several training runs are in one folder",
         meaning=(
             "The file names have different prefixes, or the logs in the checkpoints contradict each other, so two "
-            "trainings saved here. Only you know which one to continue: no command chooses one, and prune deletes "
-            "none. It is a note if one of them left only a few stray files, which are ignored, and if --config "
-            "saves under one of the prefixes, which is then used."
+            "training runs saved here. Only you know which one to continue: no command chooses one, and prune "
+            "deletes none. It is a note if one of them left only a few stray files, which are ignored, or if "
+            "--config saves under one of the prefixes, which is then used."
         ),
         evidence=(
-            "The part of the names before _rank_N differs. For Hugging Face's Trainer: two trainer_state.json have "
-            "other losses at the same steps of their log_history, which a resumed run repeats unchanged."
+            "The part of the names before _rank_N differs. For Hugging Face's Trainer, two trainer_state.json files "
+            "have different losses at the same steps of their log_history, which a resumed run copies unchanged."
         ),
         trainers={
             "MindFormers": "Uses the prefix of the first rank with a meta.json.",
         },
         to_do=(
-            "Name the training to resume:",
+            "Name the training run to resume:",
             "    ckpttool resolve DIR --prefix NAME",
         ),
     )
@@ -547,15 +551,16 @@ class Code(metaclass=Rows):
         "run-rewound",
         weights=(NOTE,),
         group="Checkpoints",
-        headline="A later run went back behind an earlier one",
+        headline="A later run restarted from a point before the end of an earlier run",
         meaning=(
-            "The training was restarted from an older checkpoint and has not caught up yet. The higher steps of "
-            "the earlier run are an abandoned branch: higher by number, older by history."
+            "The training was restarted from an older checkpoint and has not caught up yet. The higher steps of the "
+            "earlier run are an abandoned branch: their numbers are higher, but they are older."
         ),
         evidence=(
-            "A later run (suffix _1, _2, …) has seen fewer samples than an earlier one: step times global batch "
-            "size, because MindFormers rescales steps if that changes. In the newer layout the tracker was written "
-            "after the iterations beyond it, or, if times do not show this, several intact ones are beyond it."
+            "A later run (suffix _1, _2, …) has seen fewer samples than an earlier one. Samples are step times "
+            "global batch size, because MindFormers rescales steps if the batch size changes. In the newer layout, "
+            "the tracker was written after the iterations beyond it, or, if the file times do not show this, several "
+            "intact iterations are beyond it."
         ),
         trainers={
             "MindFormers": "Follows meta.json, which the later run wrote last.",
@@ -570,21 +575,22 @@ class Code(metaclass=Rows):
         "abandoned-branch",
         weights=(SUSPECT, UNKNOWN),
         group="Checkpoints",
-        headline="The training went back behind this checkpoint and continued from there",
+        headline="The training continued from an earlier checkpoint than this one",
         meaning=(
-            "Its step is higher than that of the newest run, but it belongs to a lineage that was given up, often "
-            "because of a loss spike. It may be intact, but it is never chosen automatically. If nothing else is "
-            "left, the answer is unknown (exit 14), because the record may be wrong."
+            "Its step is higher than that of the newest run, but it belongs to a branch that was abandoned, often "
+            "because of a loss spike. It may be intact, but it is never chosen automatically. If there is no other "
+            "checkpoint, the answer is unknown (exit 14), because the record may be wrong."
         ),
         evidence=(
             "A run that started later has seen fewer samples (step times global batch size), or repeated this "
-            "checkpoint's steps; in the newer layout the tracker was written after it and is behind it."
+            "checkpoint's steps; in the newer layout, the tracker was written later than this checkpoint but names "
+            "an earlier one."
         ),
         trainers={
-            "MindFormers": "Does not know branches; its choice depends on meta.json and on names.",
+            "MindFormers": "Does not detect branches; its choice depends on meta.json and on names.",
         },
         to_do=(
-            "If you want this one, name it:",
+            "To use this checkpoint, name it:",
             "    ckpttool resolve DIR --checkpoint NAME",
         ),
     )
@@ -593,23 +599,24 @@ class Code(metaclass=Rows):
         "times-disagree",
         weights=(NOTE, SUSPECT),
         group="Checkpoints",
-        headline="Files of two runs may have one name",
+        headline="Files of two runs may have the same name",
         meaning=(
-            "Each rank counts its restarts by the files in its own folder. A rank that lost its files, or stopped "
-            "in its first save, gives the files of a later run the names of the other ranks' earlier run."
+            "Each rank counts its restarts by the files in its own folder. If a rank lost its files, or stopped "
+            "during its first save, it gives the files of a later run the names that the other ranks used in an "
+            "earlier run."
         ),
         evidence=(
-            "Orbax records when a checkpoint was committed: one that is older than another with a lower step is a "
-            "copy, or belongs to an earlier run. For other trainers, the other ranks have this save twice, from "
-            "two runs; this rank has it once, and its file was written when the others wrote the later one. Or "
-            "ranks disagree about the run, and their files are more than an hour apart. A copy can change a time, "
-            "so this is a suspicion, not proof; if nothing but an hour suggests two runs, it is a note."
+            "Orbax records when a checkpoint was committed: a checkpoint committed before another one with a lower "
+            "step is a copy, or belongs to an earlier run. For other trainers, the other ranks have this save twice, "
+            "from two runs; this rank has it once, and its file was written when the others wrote the later one. Or "
+            "ranks disagree about the run, and their files were written more than an hour apart. Copying can change "
+            "file times, so this is a suspicion, not proof. If the hour is the only evidence, it is a note."
         ),
         trainers={
-            "MindFormers": "Loads by name, and trains with weights of two runs.",
+            "MindFormers": "Loads by name, and trains with weights from two runs.",
         },
         to_do=(
-            "If the file was only copied later, name the checkpoint:",
+            "If the time differs only because the file was copied later, name the checkpoint:",
             "    ckpttool resolve DIR --checkpoint NAME",
         ),
     )
@@ -621,16 +628,16 @@ class Code(metaclass=Rows):
         headline="Intact on every rank, but under different names",
         meaning=(
             "Each rank counts its restarts by the files in its own folder. A replaced node starts with an empty "
-            "one, so its files lack the suffix (_1, _2) of the other ranks' files at the same step."
+            "folder, so its files lack the suffix (_1, _2) of the other ranks' files at the same step."
         ),
         evidence="The true step inside the files is equal on every rank; only the suffix differs.",
         trainers={
-            "MindFormers": "Loads by one name for all ranks and stops: no checkpoint could be resumed.",
+            "MindFormers": "Uses one name for all ranks and stops, because it finds no checkpoint to resume.",
         },
         to_do=(
-            "Let ckpttool list the renames, apply them, and resume:",
+            "List the renames, apply them, and resume:",
             "    ckpttool resolve DIR --allow-renames",
-            "Without that option, the next checkpoint that needs none is chosen.",
+            "Without this option, the next checkpoint that needs no renames is chosen.",
         ),
     )
 
@@ -640,18 +647,19 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="A checkpoint is a copy of another one under another name",
         meaning=(
-            "A checkpoint was copied (cp -r 10 99), and the number of the copy does not show how far the training "
-            "got. It is not chosen automatically, replaces nothing in prune, and prune does not delete it."
+            "A checkpoint was copied (cp -r 10 99), and the number of the copy does not show the progress of the "
+            "training. The copy is not chosen automatically; prune does not count it as a good checkpoint and does "
+            "not delete it."
         ),
         evidence=(
             "Both have the same commit time, or the same checksums and data position. The copy is the one whose "
-            "number does not fit the order of the others; if that is undetermined, neither is chosen (exit 14)."
+            "number does not fit the order of the others; if the order does not decide, neither is chosen (exit 14)."
         ),
         trainers={
             "MindFormers": "Reads only files of the configured load_ckpt_format.",
         },
         to_do=(
-            "Name the one you want:",
+            "Name the checkpoint to use:",
             "    ckpttool resolve DIR --checkpoint NAME",
         ),
     )
@@ -660,15 +668,15 @@ class Code(metaclass=Rows):
         "not-loadable",
         weights=(UNKNOWN,),
         group="Checkpoints",
-        headline="No way to load this checkpoint is known",
+        headline="ckpttool does not know how the trainer loads this checkpoint",
         meaning=(
-            "The files may be fine, but ckpttool does not know what makes the trainer load this checkpoint, so it "
-            "cannot choose it; an older one that can be loaded is chosen. If none is left, the exit code is 14, "
-            "not 11: there may be something to resume from."
+            "The files may be intact, but ckpttool does not know which settings make the trainer load this "
+            "checkpoint, so it cannot choose it. An older checkpoint that can be loaded is chosen. Without such a "
+            "checkpoint, the exit code is 14, not 11, because there may be a checkpoint to resume from."
         ),
-        evidence="The layout reports it for this checkpoint, with the reason.",
+        evidence="ckpttool's code for this layout reports it, with the reason.",
         to_do=(
-            "Check whether it is intact, and load it as the trainer's manual says:",
+            "Check whether it is intact, and load it as described in the trainer's manual:",
             "    ckpttool verify DIR --checkpoint NAME",
         ),
     )
@@ -680,8 +688,8 @@ class Code(metaclass=Rows):
         group="Checkpoints",
         headline="The checkpoint contains weights and no optimizer state, by design",
         meaning=(
-            "Nothing is damaged: the trainer was configured to save only the model, or does so at the end of a "
-            "run. A training that resumes from it re-initializes its optimizer, in some trainers silently."
+            "Nothing is damaged: the trainer was configured to save only the model, or does so at the end of a run. "
+            "A run that resumes from it re-initializes its optimizer, with some trainers silently."
         ),
         evidence="The save's own records list no optimizer state, and this is how its trainer saves only weights.",
         to_do=(
@@ -701,11 +709,11 @@ class Code(metaclass=Rows):
             "one) are on a few ranks, often one disk or node. With good shards of those ranks it is intact."
         ),
         evidence=(
-            "The reasons against a checkpoint are all about shards of these ranks. At level structure the other "
-            "ranks' shards were opened; at higher levels they were not read, and the message says so."
+            "All problems of the checkpoint concern shards of these ranks. At level structure the other ranks' "
+            "shards were opened; at higher levels they were not read, and the message says so."
         ),
         to_do=(
-            "Restore those ranks' shards from their disks or from a copy, then ask again:",
+            "Restore those ranks' shards from their disks or from a copy, then run again:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -714,18 +722,18 @@ class Code(metaclass=Rows):
         "can-be-healed",
         weights=(NOTE,),
         group="Checkpoints",
-        headline="A newer checkpoint lacks shards of which other ranks have copies",
+        headline="A newer checkpoint lacks shards that can be rebuilt from other ranks",
         meaning=(
-            "A checkpoint was skipped because shards are missing or damaged, but other ranks saved the same "
-            "tensors. `repair shards` rebuilds those shards, and their steps need not be redone."
+            "A checkpoint was skipped because shards are missing or damaged, but other ranks saved the same tensors. "
+            "`repair shards` rebuilds those shards, so the steps since the older checkpoint need not be redone."
         ),
         evidence=(
-            "If the data to read is small, it was read: each shard has a proven copy. Otherwise headers and the "
-            "ends of files at another checkpoint show a rank with the same content; then healing is only possible, "
-            "not certain."
+            "If the amount of data is small, it was read, and each shard has a proven copy. Otherwise, headers and "
+            "the ends of files at another checkpoint indicate a rank with the same content; then the repair is "
+            "possible but not certain."
         ),
         to_do=(
-            "Check the proof of the copies, then apply it:",
+            "Check the evidence for the copies, then apply the repair:",
             "    ckpttool repair shards DIR --checkpoint NAME",
             "    ckpttool repair shards DIR --checkpoint NAME --apply",
         ),
@@ -742,7 +750,7 @@ class Code(metaclass=Rows):
             "proof, the evidence and the time."
         ),
         to_do=(
-            "Nothing. To check that it is unchanged since:",
+            "Nothing. To check that it has not changed since:",
             "    ckpttool verify DIR --checkpoint NAME --level checksum",
         ),
     )
@@ -760,7 +768,8 @@ class Code(metaclass=Rows):
         evidence="The file has size 0.",
         trainers={
             "MindFormers": (
-                "Chooses by name without opening a file, so it chooses this one, and the load fails or goes wrong."
+                "Chooses by name without opening a file, so it chooses this file, and the load fails or reads "
+                "wrong values."
             ),
         },
         to_do=(
@@ -781,7 +790,8 @@ class Code(metaclass=Rows):
         evidence="The header's offsets (safetensors) or record lengths (.ckpt) are compared with the file size.",
         trainers={
             "MindFormers": (
-                "Chooses by name without opening a file, so it chooses this one, and the load fails or goes wrong."
+                "Chooses by name without opening a file, so it chooses this file, and the load fails or reads "
+                "wrong values."
             ),
         },
         to_do=(
@@ -798,15 +808,16 @@ class Code(metaclass=Rows):
         weights=(DAMAGE,),
         remedy=_COPY,
         group="Shards",
-        headline="The file has its size, but zeros instead of a header",
+        headline="The file has its full size, but zeros instead of a header",
         meaning=(
-            "The space was allocated and never filled: typical of a power failure seconds after a save that "
-            "MindSpore reported as done, because it does not sync its files."
+            "The space was allocated but never written. This is typical of a power failure seconds after MindSpore "
+            "reported the save as done, because MindSpore does not sync its files."
         ),
         evidence="The first bytes of the file are all zero.",
         trainers={
             "MindFormers": (
-                "Chooses by name without opening a file, so it chooses this one, and the load fails or goes wrong."
+                "Chooses by name without opening a file, so it chooses this file, and the load fails or reads "
+                "wrong values."
             ),
         },
         to_do=(
@@ -824,12 +835,12 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="The file ends in zeros",
         meaning=(
-            "The header is valid, but from some byte on there are only zeros instead of records: the end of the "
-            "file was lost in a power failure, or padded by a copy."
+            "The header is valid, but after some byte the file contains only zeros instead of records. The end of "
+            "the file was lost in a power failure, or a copy padded it."
         ),
         evidence=(
-            "After the last valid record of a .ckpt there are zeros to the end of the file. Suspect if the last "
-            "page of data is zero and that of related files is not: an optimizer moment may legally be zero."
+            "After its last valid record, a .ckpt contains only zeros. Suspect if the last page of data is zero and "
+            "the last page of related files is not, because an optimizer moment may legitimately be zero."
         ),
         trainers={
             "MindFormers": (
@@ -858,12 +869,12 @@ class Code(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "MindSpore's loader accepts many of these, and is killed by a signal for 1.5 % of flipped header "
-                "bits; so ckpttool reads headers itself."
+                "MindSpore's loader accepts many of these, and crashes for 1.5 % of flipped header bits, so ckpttool "
+                "reads headers itself."
             ),
         },
         to_do=(
-            "Do not load it to see what happens.",
+            "Do not try to load it.",
             "Look for a copy on another rank:",
             "    ckpttool repair DIR",
             "Or resume from the newest intact checkpoint:",
@@ -875,10 +886,10 @@ class Code(metaclass=Rows):
         "header-not-canonical",
         weights=(NOTE,),
         group="Shards",
-        headline="A valid header, but not as safetensors or MindSpore writes it",
+        headline="The header is valid, but not as safetensors or MindSpore writes it",
         meaning=(
             "Order, spacing or padding differ from the output of the libraries. Another tool may have written the "
-            "file, or one bit flipped and left valid JSON."
+            "file, or one bit flipped and the JSON is still valid."
         ),
         evidence="The header is compared with the form that the libraries write.",
         trainers={
@@ -897,8 +908,8 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="Tensors overlap or leave gaps in the file",
         meaning=(
-            "The header's offsets must cover the data exactly once, from the first byte to the last. They do not, "
-            "so bytes of at least one tensor belong to another."
+            "The header's offsets must cover the data exactly once, from the first byte to the last. They do not, so "
+            "at least one tensor is read from the wrong bytes."
         ),
         evidence="All offsets of the safetensors header are sorted and compared.",
         trainers={
@@ -919,7 +930,8 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="The file continues after its last tensor",
         meaning=(
-            "Some bytes belong to no tensor: a longer file was overwritten, two were joined, or garbage was appended."
+            "Some bytes belong to no tensor: a longer file was overwritten, two files were joined, or garbage "
+            "was appended."
         ),
         evidence="The end of the last tensor is compared with the file size.",
         trainers={
@@ -962,15 +974,15 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="An earlier check found this file damaged",
         meaning=(
-            "A check that read every byte found that the content does not match its checksum, and the file is "
-            "unchanged since. A check of headers alone would call it good."
+            "A check that read every byte found that the content does not match its checksum, and the file has not "
+            "changed since. A check of only the headers would report it as good."
         ),
         evidence=(
-            "verify --level checksum, and seal, remember damaged files in the user's cache, with size, time and "
-            "inode. The entry is forgotten once the file is rewritten, sealed as it is, or found good by such a "
-            "check. Unknown if the file was touched since but has the same size and time: a copy into it may have "
-            "repaired it. Unusual values are not remembered: what --level numerics finds is suspect, and a mask "
-            "that intentionally contains -inf must not exclude every checkpoint of its model from resolve. resolve "
+            "verify --level checksum and seal record damaged files in the user's cache, with size, time and inode. "
+            "The entry is removed when the file is rewritten, sealed in its current state, or passes the same check. "
+            "Unknown if the file was touched since but has the same size and time, because a copy into it may have "
+            "repaired it. Unusual values are not recorded: --level numerics reports them as suspect, and a mask that "
+            "intentionally contains -inf must not exclude every checkpoint of its model from resolve. resolve "
             "--level numerics checks them."
         ),
         trainers={
@@ -993,7 +1005,7 @@ class Code(metaclass=Rows):
         ),
         evidence=(
             "verify --level checksum looked for a manifest and for a CRC inside the file. Suspect if related files "
-            "have a CRC: then the end of this one may have been cut off."
+            "have a CRC, because the end of this file may have been cut off."
         ),
         trainers={
             "MindFormers": "Never writes or checks a checksum.",
@@ -1009,7 +1021,7 @@ class Code(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         group="Shards",
         headline="Tensors contain NaN or infinity",
-        meaning="The file may be intact and the training broken: it diverged before this save.",
+        meaning="The file may be intact: the training may have diverged before this save.",
         evidence="verify --level numerics reads every element of every floating-point tensor.",
         trainers={
             "MindFormers": "Loads it; the first loss is NaN.",
@@ -1025,7 +1037,10 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         group="Shards",
         headline="A tensor consists of zeros",
-        meaning="Legal for an optimizer moment that was never updated; a lost write for a weight matrix.",
+        meaning=(
+            "Zeros are normal for an optimizer moment that was never updated. For a weight matrix they indicate a "
+            "lost write."
+        ),
         evidence="verify --level numerics reads every element; the previous checkpoint had other values there.",
         trainers={
             "MindFormers": "Loads it silently.",
@@ -1063,20 +1078,22 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="A tensor differs from this rank's replicas",
         meaning=(
-            "In a data-parallel training several ranks save the same tensors. One rank's copy differs: bits "
-            "flipped, or a page was lost. Damage if three or more others agree against it, or if two do and these "
-            "three are all copies that exist, or if a checksum, NaN or a jump of the norm decides between two. "
-            "Suspect if only two agree while another copy is lost, damaged or rebuilt, because both may be damaged "
-            "alike; both of two if nothing decides; and all if the copies split evenly. A note if no other "
-            "checkpoint shows whether the ranks should be equal."
+            "In data-parallel training, several ranks save the same tensors. One rank's copy differs: bits flipped, "
+            "or a page was lost. Damage if at least three other copies agree with each other, if two do and there "
+            "are only three copies, or if a checksum, NaN or a jump of the norm decides between two. Suspect if only "
+            "two agree while another copy is lost, damaged or rebuilt, because both may have the same damage. If "
+            "there is no evidence to decide between two copies, or the copies split evenly, all of them are suspect. "
+            "A note if no other checkpoint shows whether the ranks should be equal."
         ),
         evidence=(
-            "Levels checksum and numerics compute a digest of every tensor. Which ranks have the same slice is "
-            "never guessed from shapes: the save's own record shows it, or they were equal at other checkpoints "
+            "Levels checksum and numerics compute a digest of every tensor. ckpttool never guesses from shapes which "
+            "ranks have the same slice: the save's own record shows it, or the ranks were equal at other checkpoints "
             "and changed together."
         ),
         trainers={
-            "MindFormers": ("Each rank loads its own file and never compares: the ranks train with different weights."),
+            "MindFormers": (
+                "Each rank loads its own file without comparing, so the ranks train with different weights."
+            ),
         },
         to_do=(
             "Resume from another checkpoint, or rebuild the file from a replica that agrees with others:",
@@ -1091,9 +1108,9 @@ class Code(metaclass=Rows):
         headline="Most tensors differ from this rank's replicas",
         meaning=(
             "The file's training scalars agree with its name, but most of its tensors differ from the ranks that "
-            "were equal at other checkpoints. It is an earlier run's, another branch's or another rank's file "
-            "under this name, or its device has computed wrongly since. The message says so if it is a copy of a "
-            "known file."
+            "were equal at other checkpoints. It is a file of an earlier run, another branch or another rank under "
+            "this name, or its device has computed wrong values since. If it is a copy of a known file, the message "
+            "says so."
         ),
         evidence=(
             "As for replica-differs: digests of every tensor, compared with the replicas and with other checkpoints."
@@ -1112,23 +1129,23 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         taken_with="--ignore-health",
         group="Shards",
-        headline="A rank's copy differs at one checkpoint and all later ones",
+        headline="A rank's copy differs from one checkpoint on",
         meaning=(
             "Replicas were equal up to one checkpoint, and one of them differs at the next and at every later one. "
-            "No file was damaged: the training saved it so. Its device computed wrongly in between (silent data "
-            "corruption), or a gradient was not reduced over all ranks."
+            "No file was damaged; the training saved these values. The rank's device computed wrong values in "
+            "between (silent data corruption), or a gradient was not reduced over all ranks."
         ),
         evidence=(
-            "Digests of the tensors at several checkpoints; the message names the last one at which they agreed "
-            "and the first at which they did not. More verified or sealed checkpoints narrow it down. verify "
-            "remembers it in the user's cache; from then on scan, resolve and health report it for each later save "
-            "of the run too, without reading anything, because the error stays in the weights. It is forgotten "
-            "once the file is rewritten, or agrees."
+            "Digests of the tensors at several checkpoints are compared; the message names the last checkpoint at "
+            "which they agreed and the first at which they did not. More verified or sealed checkpoints narrow it "
+            "down. verify records the finding in the user's cache. After that, scan, resolve and health also report "
+            "it for each later save of the run, without reading the files, because the error stays in the weights. "
+            "The entry is removed when the file is rewritten, or agrees again."
         ),
         to_do=(
             "Resume from an earlier checkpoint, and have the rank's device tested before it trains again:",
             "    ckpttool resolve DIR --before STEP",
-            "If no earlier one is left, use one anyway:",
+            "If there is no earlier checkpoint, accept this one:",
             "    ckpttool resolve DIR --ignore-health",
         ),
     )
@@ -1140,13 +1157,13 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="A format that ckpttool does not check",
         meaning=(
-            "A torch file has a name that MindSpore uses, or a .ckpt contains something that no MindFormers "
-            "training writes (encrypted, or an unknown tensor type). Whether it is intact is unknown. At level "
-            "numerics, also every other torch file: its bytes are verified, its values are not checked."
+            "A torch file has a name that MindSpore uses, or a .ckpt contains data that MindFormers never writes "
+            "(encrypted data, or an unknown tensor type). Whether it is intact is unknown. At level numerics, also "
+            "every other torch file: its bytes are verified, its values are not checked."
         ),
-        evidence="The first bytes show the format, never the suffix.",
+        evidence="The format is determined from the first bytes, never from the suffix.",
         trainers={
-            "MindFormers": "Chooses it by name; the load fails.",
+            "MindFormers": "Chooses the file by name, and the load fails.",
         },
         to_do=(
             "Move the file away if it does not belong here, or use another checkpoint:",
@@ -1160,19 +1177,19 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="Loading this file runs code, or may run code",
         meaning=(
-            "A pickle names functions, and torch.load calls them unless weights_only is set. Unsafe: it names "
-            "something that runs programs or code, or hides its names; no tensor needs that. A note: it names "
-            "custom classes (as files of Megatron and DeepSpeed do), whose effect is unknown."
+            "A pickle names functions, and torch.load calls them unless weights_only is set. Unsafe if the pickle "
+            "names a function that runs programs or code, or hides its names; no tensor needs that. A note if it "
+            "names custom classes (as files of Megatron and DeepSpeed do), whose effect is unknown."
         ),
         evidence=(
-            "Every opcode is read, of data.pkl in a zip file and of a bare pickle, and nothing is executed. Names "
-            "are compared with those of tensors and plain values; everything else in Python's own library counts "
-            "as unsafe, and so does anything in a training's libraries that loads or runs something. An attribute "
-            "of a custom class (a bound method, a nested class) is a note; a computed attribute is unsafe."
+            "Every opcode of data.pkl in a zip file, or of a bare pickle, is read, and nothing is executed. Names "
+            "are compared with those of tensors and plain values; everything else in Python's standard library "
+            "counts as unsafe, and so does any function in training libraries that loads files or runs code. An "
+            "attribute of a custom class (a bound method, a nested class) is a note; a computed attribute is unsafe."
         ),
         to_do=(
-            "Unsafe: do not load it anywhere, and find out who put it there.",
-            "A note: load it with weights_only=True, or only if you trust its author.",
+            "If it is unsafe, do not load it anywhere, and find out who put it there.",
+            "If it is a note, load it with weights_only=True, or only if you trust its author.",
         ),
     )
 
@@ -1182,8 +1199,8 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="Larger than anything a trainer writes",
         meaning=(
-            "A header, a count or a nesting depth exceeds a limit that protects memory and time. No real "
-            "checkpoint comes near it: the file is damaged or malicious."
+            "A header, a count or a nesting depth exceeds a limit that protects memory and time. No real checkpoint "
+            "comes near these limits, so the file is damaged or malicious."
         ),
         evidence="Lengths are checked before anything is allocated or read.",
         to_do=(
@@ -1199,19 +1216,19 @@ class Code(metaclass=Rows):
         headline="A record of the trainer cannot be read",
         meaning=(
             "meta.json, common.json, metadata.json or param_name_map.json is damaged, empty, has wrong types or no "
-            "read permission. A note for meta.json, which is only a hint; damage for the others, which a load "
-            "needs. prune deletes nothing while a record cannot be read, because it may name a checkpoint to "
+            "read permission. A note for meta.json, which is only a hint; damage for the others, which are required "
+            "for loading. prune deletes nothing while a record cannot be read, because it may name a checkpoint to "
             "delete."
         ),
-        evidence="The JSON is read strictly: a duplicate key, NaN, or text instead of a number is an error.",
+        evidence="The JSON is parsed strictly: a duplicate key, NaN, or text instead of a number is an error.",
         trainers={
             "MindFormers": (
-                "Skips a broken meta.json and uses those of the other ranks; if none is left, 1.6 to 2.1 stop with "
-                "a TypeError for safetensors. A broken common.json stops it."
+                "Skips a broken meta.json and uses those of the other ranks. If no rank has a valid one, 1.6 to 2.1 "
+                "stop with a TypeError for safetensors. A broken common.json stops it."
             ),
         },
         to_do=(
-            "For meta.json nothing. For the others resume from another checkpoint:",
+            "For meta.json, nothing. For the others, resume from another checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -1222,8 +1239,8 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The tracker file does not name the newest iteration",
         meaning=(
-            "latest_checkpointed_iteration.txt is missing, empty, damaged, behind, or names a missing iteration. "
-            "It is written last and not atomically, so a killed save leaves it in this state."
+            "latest_checkpointed_iteration.txt is missing, empty, damaged or out of date, or names a missing "
+            "iteration. It is written last and not atomically, so a killed save leaves it in this state."
         ),
         evidence="It is compared with the iteration_* folders.",
         trainers={
@@ -1247,7 +1264,7 @@ class Code(metaclass=Rows):
         evidence="The file is not in the checkpoint's folder.",
         trainers={
             "MindFormers": (
-                "Without common.json it stops. Without metadata.json 1.7 to 2.1 accept any folder with a single "
+                "Without common.json, it stops. Without metadata.json, 1.7 to 2.1 accept any folder with a single "
                 "safetensors file, even if half of the shards are missing."
             ),
         },
@@ -1263,17 +1280,17 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The save is incomplete",
         meaning=(
-            "Trainers that write many files per save write one last, which marks the others as complete. It is "
-            "missing, or does not cover them: a crash interrupted the save, or it is still in progress. Unknown if "
-            "it cannot be read."
+            "Trainers that write many files per save write a last file that marks the others as complete. This file "
+            "is missing, or does not cover the others: a crash interrupted the save, or the save is still in "
+            "progress. Unknown if the file cannot be read."
         ),
         evidence=(
-            "Only that record counts: intact files without it prove nothing, because the trainer does not load "
+            "Only this last file counts: intact shards without it prove nothing, because the trainer does not load "
             "them either."
         ),
         to_do=(
-            "An older checkpoint is chosen. If a training is saving now, wait for it and ask again.",
-            "If no training runs, the rest of the save is of no use: move it away.",
+            "An older checkpoint is chosen. If a save is in progress, wait for it and run again.",
+            "If no training is running, the incomplete save is of no use: move it away.",
         ),
     )
 
@@ -1294,12 +1311,12 @@ class Code(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "1.6 to 2.1 never filter it in the rank_N layout, because the test is inverted. 1.9 and later do "
-                "in the newer layout."
+                "1.6 to 2.1 never skip it in the rank_N layout, because the test is inverted. In the newer layout, "
+                "1.9 and later skip it."
             ),
         },
         to_do=(
-            "An older, healthy one is chosen. To use this one anyway:",
+            "An older, healthy checkpoint is chosen. To use this one anyway:",
             "    ckpttool resolve DIR --ignore-health",
         ),
     )
@@ -1311,8 +1328,9 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The health of the checkpoint is unknown",
         meaning=(
-            "Not measured is not healthy. The monitor was off, or the entry is missing. A note, unless "
-            "--require-health requires a record, or a watch with --threshold waits for the log."
+            "A checkpoint that was not measured does not count as healthy. The monitor was off, or the entry is "
+            "missing. A note, unless --require-health requires a record, or a watch with --threshold waits for the "
+            "log."
         ),
         evidence=(
             "No entry in health_ckpts.json (newer layout: ckpt_status is null); with --health-threshold, no norm "
@@ -1320,8 +1338,8 @@ class Code(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "Never filters by health in the rank_N layout; in the newer one (1.9 and later) one without a "
-                "record counts as unhealthy."
+                "Never filters by health in the rank_N layout. In the newer layout (1.9 and later), a checkpoint "
+                "without a record counts as unhealthy."
             ),
         },
         to_do=(
@@ -1337,12 +1355,12 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The health file cannot be read",
         meaning=(
-            "health_ckpts.json is damaged, has wrong types or no read permission. Its statements about the "
-            "checkpoints are unknown, and unknown is not healthy."
+            "health_ckpts.json is damaged, has wrong types or no read permission. The health of its checkpoints is "
+            "therefore unknown, and unknown does not count as healthy."
         ),
-        evidence="Its JSON is read strictly; an invalid entry makes its checkpoint unknown.",
+        evidence="The JSON is parsed strictly; if an entry is invalid, the health of its checkpoint is unknown.",
         to_do=(
-            "Name a good copy:",
+            "Give an undamaged copy:",
             "    ckpttool resolve DIR --health-file FILE",
         ),
     )
@@ -1354,17 +1372,18 @@ class Code(metaclass=Rows):
         group="Records",
         headline="A health file that the answer needs could not be read",
         meaning=(
-            "The file in --health-file is not a health file; or health_ckpts.json is truncated, as after a run "
-            "that was killed while writing it, or larger than any such record. Its end is about the newest saves, "
-            "so it may call the chosen checkpoint unhealthy: exit 14, and `launch` writes nothing."
+            "The file in --health-file is not a health file; or health_ckpts.json is truncated, as after a run that "
+            "was killed while writing it, or larger than any such record. Its last entries are about the newest "
+            "saves, so the chosen checkpoint may be recorded there as unhealthy. The exit code is 14, and `launch` "
+            "writes nothing."
         ),
         evidence=(
-            "The file is read strictly, up to 64 MiB. Entries before the damage count: unhealthy stays unhealthy. "
-            "If a log or the save itself shows the health of the chosen checkpoint, a damaged file that you did "
-            "not name is not needed."
+            "The file is read strictly, up to 64 MiB. Entries before the damage count: a checkpoint recorded as "
+            "unhealthy stays unhealthy. If a log or the save itself shows the health of the chosen checkpoint, a "
+            "damaged file that you did not name is not needed."
         ),
         to_do=(
-            "Name a good copy, or accept unknown health:",
+            "Give an undamaged copy, or accept unknown health:",
             "    ckpttool resolve DIR --health-file FILE",
             "    ckpttool resolve DIR --allow-unknown-health",
         ),
@@ -1377,15 +1396,15 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The health file names checkpoints that do not exist",
         meaning=(
-            "The entry is written before the weights and never removed: the save failed, or the checkpoint was "
-            "pruned since. Or the file belongs to another tree."
+            "The entry is written before the weights and never removed, so the save failed, or the checkpoint was "
+            "pruned later. Or the file belongs to another tree."
         ),
         evidence="Every name is looked up among the checkpoints of rank 0.",
         trainers={
             "MindFormers": "Counts such an entry as proof that a healthy checkpoint exists.",
         },
         to_do=(
-            "Nothing, unless all entries are like that: then it is the wrong file.",
+            "Nothing, unless no entry names an existing checkpoint: then it is the wrong file. Check this with:",
             "    ckpttool scan DIR --health-file FILE",
         ),
     )
@@ -1397,8 +1416,8 @@ class Code(metaclass=Rows):
         headline="The manifest of checksums cannot be trusted",
         meaning=(
             "The file that `ckpttool seal` wrote, or the birth certificate that `ckpttool.checkpoint_writer` wrote "
-            "with a shard, is damaged, edited, of another checkpoint, or unreadable. The shards may be intact, but "
-            "nothing shows it any more."
+            "with a shard, is damaged, edited, unreadable, or belongs to another checkpoint. The shards may be "
+            "intact, but there is no longer any proof of it."
         ),
         evidence="A manifest ends with the hash of everything before it; every changed bit is detected.",
         to_do=(
@@ -1414,27 +1433,27 @@ class Code(metaclass=Rows):
         group="Records",
         headline="The manifest was written by a newer ckpttool",
         meaning=(
-            "This ckpttool does not know the version of its format, so nothing was compared with it. It is never "
-            "overwritten, not even by --reseal."
+            "This version of ckpttool does not support the manifest's format, so nothing was compared with it. The "
+            "manifest is never overwritten, not even by --reseal."
         ),
         evidence="The version is stated at the beginning of the manifest.",
-        to_do=("Verify with the version of ckpttool that sealed the checkpoint, or update this one.",),
+        to_do=("Verify with the version of ckpttool that sealed the checkpoint, or update ckpttool.",),
     )
 
     STRAY_FILE = Row(
         "stray-file",
         weights=(NOTE,),
         group="Files",
-        headline="Not a part of any checkpoint",
+        headline="The file or folder is not part of any checkpoint",
         meaning=(
-            "A backup folder such as rank_0_bak, weights without optimizer state, notes, or anything else that is "
-            "not named like a checkpoint of MindFormers. It is listed and never counted."
+            "A backup folder such as rank_0_bak, weights without optimizer state, notes, or any other file that is "
+            "not named like a checkpoint of MindFormers. It is listed but never counted."
         ),
-        evidence="Names must match completely.",
+        evidence="The complete name is compared with the trainer's patterns.",
         trainers={
             "MindFormers": (
-                "1.7 to 2.1 count every name that begins with rank_ as a rank, and stop because the last one is "
-                "'not found'; a network file copied into rank_0/ is even chosen."
+                "1.7 to 2.1 count every name that begins with rank_ as a rank, and stop because the last one is 'not "
+                "found'. A network file copied into rank_0/ is even chosen."
             ),
         },
         to_do=("Move it out of the folder if MindFormers is to resume on its own; a launch config is not affected.",),
@@ -1444,13 +1463,13 @@ class Code(metaclass=Rows):
         "stray-takes-over",
         weights=(NOTE, SUSPECT),
         group="Files",
-        headline="The trainer would take something that is not a checkpoint for the newest",
+        headline="The trainer would mistake another file or folder for the newest checkpoint",
         meaning=(
-            "A copy, a backup or a note has a name that the trainer's own search takes for a save. A start that "
-            "leaves the choice to the trainer loads it, or stops at it. ckpttool names a checkpoint, so it does "
-            "not count here."
+            "A copy, a backup or a note has a name that the trainer's own search mistakes for a save. If the start "
+            "leaves the choice to the trainer, the trainer loads it, or stops with an error. ckpttool names a "
+            "checkpoint, so such a name usually does not affect its launch."
         ),
-        evidence="The trainer's own rule for names, applied to the folder.",
+        evidence="The trainer's own naming rule is applied to the folder.",
         trainers={
             "torchtitan": (
                 "Finds step-N in any name: a copy step-300.bak makes every start fail with FileNotFoundError on "
@@ -1460,8 +1479,8 @@ class Code(metaclass=Rows):
         },
         to_do=(
             (
-                "Move it out of the folder. If it is suspect, do so before the start: the trainer opens it even "
-                "if a checkpoint is named."
+                "Move it out of the folder. If the finding is suspect, do so before the start, because the trainer "
+                "opens the file even if a checkpoint is named."
             ),
         ),
     )
@@ -1473,15 +1492,15 @@ class Code(metaclass=Rows):
         headline="A temporary file: a save is in progress, or was interrupted",
         meaning=(
             "MindSpore writes NAME.tmp and renames it. If no training runs here, the save was interrupted, and the "
-            "file can be deleted. `prune` and `repair pointer` change nothing (unknown) while one exists, while a "
-            "shard is younger than --grace, or while a prune is running."
+            "file can be deleted. `prune` and `repair pointer` change nothing and report unknown while such a file "
+            "exists, while a shard is younger than --grace, or while a prune is running."
         ),
-        evidence="The name ends in .tmp, or is one that Python gives a temporary file.",
+        evidence="The name ends in .tmp, or has the form that Python gives to temporary files.",
         trainers={
             "MindFormers": "Ignores it.",
         },
         to_do=(
-            "If a training is running, check again when its save has ended:",
+            "If training is running, check again when the save has ended:",
             "    ckpttool scan DIR",
         ),
     )
@@ -1492,7 +1511,7 @@ class Code(metaclass=Rows):
         verdict="unstable",
         group="Files",
         headline="The file changed or disappeared while it was read",
-        meaning="A save or a prune is in progress. What was read of it proves nothing and does not count as good.",
+        meaning="A save or a prune is in progress. The part that was read proves nothing and does not count as good.",
         evidence="Size, time and inode before and after differ, twice in a row.",
         to_do=(
             "Run again when nothing writes here:",
@@ -1504,12 +1523,12 @@ class Code(metaclass=Rows):
         "unreadable",
         weights=(UNKNOWN,),
         group="Files",
-        headline="Could not be read: unknown, not damaged",
+        headline="The file could not be read, so its state is unknown",
         meaning=(
-            "There is no read permission (MindFormers writes shards with mode 0400), the disk reported an error, "
-            "or a link is dangling or circular, for example because its disk is not mounted. Or a store did not "
-            "answer, refused, or violated its protocol. Unknown never counts as good, nor as nothing to resume "
-            "from."
+            "There is no read permission (MindFormers writes shards with mode 0400), the disk reported an error, or "
+            "a link is dangling or circular, for example because its disk is not mounted. Or a store did not answer, "
+            "refused, or violated its protocol. Unknown never counts as good, and never as proof that there is no "
+            "checkpoint to resume from."
         ),
         evidence="The operating system or the store refused; the message says why.",
         trainers={
@@ -1528,7 +1547,7 @@ class Code(metaclass=Rows):
         "not-a-regular-file",
         weights=(NOTE, DAMAGE, UNSAFE),
         group="Files",
-        headline="A folder, FIFO or device under a shard's name",
+        headline="A folder, FIFO or device has the name of a shard",
         meaning=(
             "A regular file is expected. A folder is damage; a FIFO or a device could block a reader forever, so "
             "it is refused."
@@ -1538,7 +1557,7 @@ class Code(metaclass=Rows):
             "dangling one is unreadable."
         ),
         trainers={
-            "MindFormers": "Checks only names, so it chooses even a folder.",
+            "MindFormers": "Checks only names, so it may even choose a folder.",
         },
         to_do=(
             "Restore the file, or repair the link, or use another checkpoint:",
@@ -1552,11 +1571,11 @@ class Code(metaclass=Rows):
         group="Files",
         headline="A record names a file outside its folder",
         meaning=(
-            "A record contains a slash, `..`, control characters or a NUL instead of a plain file name. It was not "
-            "followed. No trainer writes that."
+            "In the record, a file name contains a slash, `..`, control characters or a NUL. It was not followed. No "
+            "trainer writes that."
         ),
         evidence="Every name read from a file is checked before it is used.",
-        to_do=("Find out who wrote that record. Do not start MindFormers on this folder before.",),
+        to_do=("Find out who wrote that record before you start MindFormers on this folder.",),
     )
 
     CONFIG_DISAGREES = Row(
@@ -1587,8 +1606,8 @@ class Code(metaclass=Rows):
         group="Starts",
         headline="The number of devices to start is unknown",
         meaning=(
-            "The config starts as many ranks as there are devices, and all ranks load the same weights: neither "
-            "gives the number of devices of a launch, nor the size of its batches."
+            "The config starts as many ranks as there are devices, and all ranks load the same weights. Neither "
+            "gives the number of devices for a launch, or its batch size."
         ),
         evidence=(
             "The config states no effective parallel sizes (data-parallel mode, or they are in another file), and "
@@ -1603,10 +1622,9 @@ class Code(metaclass=Rows):
         group="Starts",
         headline="This start does not resume from the chosen checkpoint",
         meaning=(
-            "With its config, trackers and file names as they are, the start loads another save, stops, or starts "
-            "at step 0; or it loads the right save and its data resumes at another position. `preflight` checks "
-            "the start "
-            "as configured, `launch` the config that it would write."
+            "With the current config, trackers and file names, the start loads another save, stops, or starts at "
+            "step 0; or it loads the right save, but the data resumes at another position. `preflight` checks the "
+            "start as configured, `launch` the config that it would write."
         ),
         evidence=(
             "From the simulation of `resolve --simulate own`, and from settings in the config such as "
@@ -1615,8 +1633,7 @@ class Code(metaclass=Rows):
         trainers={
             "MindFormers": (
                 "An empty `load_checkpoint`, or `resume_training: False`, starts at step 0 without an error. With "
-                "`resume_training: True` it loads the newest name that all ranks have, and opens no shard before "
-                "it has chosen."
+                "`resume_training: True` it loads the newest name that all ranks have, without opening a shard."
             ),
         },
         to_do=(
@@ -1641,12 +1658,13 @@ class Code(metaclass=Rows):
         group="Starts",
         headline="The checkpoint that this start would load is unknown",
         meaning=(
-            "The start was not judged: the trainer uses a config that was not given, or the training's own script "
-            "decides. A note if only the script can know: then go applies to a start that loads the chosen "
+            "The start was not checked: the trainer uses a config that was not given, or the training script "
+            "decides. It is a note if only the script decides: then go applies to a start that loads the chosen "
             "checkpoint."
         ),
         evidence=(
-            "No --config was given, the config leaves the choice to the script, or the trainer has no rule of its own."
+            "No --config was given, the config leaves the choice to the script, or the trainer has no rule for "
+            "choosing a checkpoint."
         ),
         to_do=(
             "Give the config:",
@@ -1663,8 +1681,8 @@ class Code(metaclass=Rows):
         group="Data",
         headline="The data restarts while the steps continue",
         meaning=(
-            "The trainer loads weights, optimizer and counters, but no data position: it reads again what it has "
-            "read, and the rest of this epoch is never read."
+            "The trainer loads weights, optimizer and counters, but no data position: it reads the same data again, "
+            "and the rest of this epoch is never read."
         ),
         evidence="From the data-loader state in the save, and from runs of the trainer.",
         trainers={
@@ -1679,8 +1697,8 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "For future saves, use a data loader that saves its position, if the trainer stores it.",
-            "For this one, skip in the script what was read: the answer gives the number of samples.",
-            "Or accept it: some samples are seen twice.",
+            "For this save, skip the samples already read in the script: the answer gives their number.",
+            "Or accept that some samples are seen twice.",
         ),
     )
 
@@ -1691,8 +1709,8 @@ class Code(metaclass=Rows):
         group="Data",
         headline="The data resumes in another order",
         meaning=(
-            "As many samples are skipped as were read, but with the requested sizes they are not the same ones: "
-            "some are read twice and some never."
+            "The number of skipped samples equals the number read, but with the requested sizes they are not the "
+            "same samples: some are read twice and some never."
         ),
         evidence="From the trainer's own rule for resuming, applied to the requested sizes.",
         trainers={
@@ -1732,7 +1750,7 @@ class Code(metaclass=Rows):
                 "Keep the samples per step unchanged: the answer names such sizes. The same product of batch, "
                 "accumulation and ranks works too."
             ),
-            "Or accept it, if some samples more or less do not matter.",
+            "Or accept it, if a few repeated or skipped samples do not matter.",
         ),
     )
 
@@ -1741,11 +1759,11 @@ class Code(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="health",
         group="Training logs",
-        headline="The training is to go back behind this checkpoint",
+        headline="The training is to resume from before this checkpoint",
         meaning=(
-            "To get around a spike, the training goes back to at least 100 steps before its onset and skips the "
-            "data of the spike. This checkpoint is later than that. A note if --before STEP asks for a checkpoint "
-            "at or before a step, and every checkpoint is later."
+            "To avoid a spike, the training resumes at least 100 steps before its onset and skips the data of the "
+            "spike. This checkpoint is later. It is a note if --before STEP requests a checkpoint at or before a "
+            "step, and every checkpoint is later."
         ),
         evidence=(
             "Its step is compared with the step of the onset (or the stop) in the log, or with the requested one."
@@ -1760,13 +1778,19 @@ class Code(metaclass=Rows):
         group="Training logs",
         headline="A training log, or a line of it, cannot be read",
         meaning=(
-            "A note for a line: a lost digit, a truncated field. Readable values count, and nothing was guessed. "
-            "Unknown if a complete log could not be read, or not to its end, and if logs are evidence for the "
-            "answer but no log is found, or none has a step."
+            "A note if single lines cannot be read (a lost digit, a truncated field): readable values count, and "
+            "nothing was guessed. Unknown if a log could not be read to its end, or if logs are evidence for the "
+            "answer but no log is found, or no log contains a step."
         ),
-        evidence="Every line that looks like a step or a monitor's is read field by field; its number is given.",
+        evidence=(
+            "Every line that looks like a step or a monitor entry is read field by field; the message gives the line "
+            "number."
+        ),
         to_do=(
-            ("For a line nothing. For a complete log give another copy; if its columns have other names, name them:"),
+            (
+                "For single lines, nothing. For a complete log, give another copy; if its columns have other names, "
+                "name them:"
+            ),
             "    ckpttool log replay LOG --columns step=iter,global_norm=gnorm",
         ),
     )
@@ -1785,7 +1809,7 @@ class Code(metaclass=Rows):
             ),
         },
         to_do=(
-            "Write `run_mode: train`, or give the config of the training:",
+            "Write `run_mode: train`, or give the training config:",
             "    ckpttool lint BASE.yaml",
         ),
     )
@@ -1802,17 +1826,17 @@ class Code(metaclass=Rows):
             "at that moment costs the complete training."
         ),
         evidence=(
-            "MindFormers: run with a save that fails: no checkpoint is left, and meta.json names the deleted one. "
-            "The others: from their code."
+            "MindFormers was run with a save that fails: no checkpoint remains, and meta.json names the deleted one. "
+            "For the others, the code was read."
         ),
         trainers={
             "MindFormers": (
-                "`keep_checkpoint_max: 1`: deletes first and then writes. Many of its own configs have 1: a note "
-                "in preflight and launch, which it does not stop."
+                "`keep_checkpoint_max: 1`: deletes first and then writes. Many of its own configs have 1, so "
+                "preflight and launch report only a note and do not stop."
             ),
             "Hugging Face's Trainer": (
-                "`save_total_limit: 1`: writes first, then deletes by time, even an intact save while a truncated "
-                "newest stays."
+                "`save_total_limit: 1`: writes first, then deletes the oldest: an intact save is deleted even if the "
+                "newest one is truncated."
             ),
             "torchtitan": "`keep_latest_k = 1`: stops with a ValueError when it starts.",
             "Accelerate": (
@@ -1821,7 +1845,7 @@ class Code(metaclass=Rows):
             ),
         },
         to_do=(
-            "Write 2 or more, and provide space for one more than that. Then:",
+            "Write 2 or more, and provide disk space for one save more than that. Then:",
             "    ckpttool lint CONFIG",
         ),
     )
@@ -1854,9 +1878,12 @@ class Code(metaclass=Rows):
             "It cannot be opened, is not YAML, has a duplicate key, or is larger than any config. Nothing else can "
             "be checked without it. The exit code is that of such an error, 2 or 15."
         ),
-        evidence="PyYAML's own parser, plus what it would silently accept: the second of two equal keys.",
+        evidence=(
+            "PyYAML's own parser reports the error; ckpttool also reports duplicate keys, which PyYAML silently "
+            "accepts."
+        ),
         trainers={
-            "MindFormers": "Fails at the start, or uses the last of two equal keys.",
+            "MindFormers": "Fails at the start, or uses the last of the duplicate keys.",
         },
         to_do=(
             "Correct the named line, then:",
@@ -1871,15 +1898,16 @@ class Code(metaclass=Rows):
         group="Preflight",
         headline="There is no checkpoint that a launch could resume from",
         meaning=(
-            "None is intact on every rank and not unhealthy. The answer lists all reasons against the newest, and "
-            "the most severe against the others. The exit code is 11."
+            "No checkpoint is intact on every rank and free of recorded health problems. The answer lists all "
+            "reasons against the newest checkpoint, and the most severe reason against each of the others. The exit "
+            "code is 11."
         ),
         evidence="The result of `ckpttool resolve` at the requested level.",
         trainers={
             "MindFormers": "May start from damaged or random weights, or stop.",
         },
         to_do=(
-            "See the reason against each checkpoint:",
+            "Show the reason against each checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -1893,12 +1921,12 @@ class Code(metaclass=Rows):
             "A launch would resume from an older one and redo steps. A note, or suspect with --strict; unknown if "
             "the newer one could not be checked, because it may be intact."
         ),
-        evidence="The result of `ckpttool resolve` about it; the most severe reason is reported.",
+        evidence="The result of `ckpttool resolve` for the newer checkpoint; the most severe reason is reported.",
         trainers={
             "MindFormers": "Would often load it, because it chooses by name.",
         },
         to_do=(
-            "See all reasons, and repair it if it is worth it:",
+            "Show all reasons, and repair the checkpoint if the steps are worth it:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -1907,7 +1935,7 @@ class Code(metaclass=Rows):
         "too-much-lost",
         weights=(SUSPECT, UNKNOWN),
         group="Preflight",
-        headline="More training must be redone than was allowed",
+        headline="More training must be redone than allowed",
         meaning=(
             "The newest usable checkpoint is further behind than `--max-lost-steps` or `--max-lost-time` allows. "
             "Unknown if the amount is unknown."
@@ -1934,13 +1962,13 @@ class Code(metaclass=Rows):
         group="Preflight",
         headline="A question could not be answered, so nothing is proven",
         meaning=(
-            "There is no checkpoint folder that ckpttool knows, something could not be read or kept changing, an "
-            "option is invalid, or one of several saves has no place for the record to write. The exit code is "
-            "that of the error: 2, 12, 14 or 15."
+            "ckpttool recognizes no checkpoint folder, a file could not be read or kept changing, an option is "
+            "invalid, or one of several saves has no place for the record to be written. The exit code is that of "
+            "the error: 2, 12, 14 or 15."
         ),
         evidence="The message is that of the error.",
         to_do=(
-            "Do what the message says, or ask the question alone:",
+            "Follow the message, or run the command that answers only this question:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -1951,8 +1979,8 @@ class Code(metaclass=Rows):
         group="Preflight",
         headline="The next saves will not fit on the disk",
         meaning=(
-            "The number of kept saves, plus the one being written, must fit beside the existing files: MindFormers "
-            "never deletes files of older runs."
+            "The saves to keep, plus the one being written, must fit on the disk in addition to the existing files: "
+            "MindFormers never deletes files of older runs."
         ),
         evidence=(
             "The size of the chosen checkpoint, and the file system's own figures for unprivileged users; quotas "
@@ -1972,7 +2000,7 @@ class Code(metaclass=Rows):
         weights=(SUSPECT,),
         group="Preflight",
         headline="The file system has too few inodes for the next saves",
-        meaning="Every shard is a file. There can be room for bytes and none for files.",
+        meaning="Every shard is a file. The file system can have free bytes but no free inodes.",
         evidence=(
             "The number of files of the chosen checkpoint, and the file system's own figures for unprivileged "
             "users; quotas are not included."
@@ -1990,12 +2018,14 @@ class Code(metaclass=Rows):
         "folder-not-writable",
         weights=(SUSPECT,),
         group="Preflight",
-        headline="This user may not write where the next save goes",
+        headline="This user cannot write to the folder of the next save",
         meaning=(
-            "MindFormers creates its folders for their owner and group only. A check by a user other than the one "
-            "who trains does not apply to that user."
+            "MindFormers creates its folders for their owner and group only. If another user runs the training, this "
+            "check does not apply to that user."
         ),
-        evidence="The system is asked, for the checkpoint folder and each rank's folder in it.",
+        evidence=(
+            "The operating system reports the permissions of the checkpoint folder and of each rank's folder in it."
+        ),
         trainers={
             "MindFormers": "Notices only at the first save.",
         },
@@ -2011,7 +2041,7 @@ class Code(metaclass=Rows):
         group="Preflight",
         headline="The free space is unknown",
         meaning=(
-            "The file system, or a shard whose size is needed, did not respond. The next saves may fit or not; a "
+            "The file system, or a shard whose size is needed, did not respond. The next saves may or may not fit. A "
             "check that could not be made never counts as passed."
         ),
         evidence="Reading free bytes and inodes, or the size of a shard, ended with the error in the message.",

@@ -11,16 +11,16 @@ class Fp8Code(metaclass=Rows):
     FP8_SCALE_MISSING = Row(
         "fp8-scale-missing",
         weights=(NOTE, DAMAGE),
-        group="Trainings in FP8",
+        group="Training in FP8",
         headline="An FP8 weight has no scale",
         meaning=(
-            "An 8-bit weight consists of codes and a scale. Without the scale all of its values are wrong by an "
-            "unknown factor. A note if no weight of the checkpoint has a scale: then it may have been cast without "
-            "one."
+            "An 8-bit weight consists of codes and a scale. Without the scale, all its values are wrong by an "
+            "unknown factor. It is a note if no weight of the checkpoint has a scale, because the weights may have "
+            "been cast without scales."
         ),
         evidence=(
-            "`X.weight_scale_inv` or `X.weight_scale` is looked up beside `X.weight`, in the same file and in the "
-            "others of the checkpoint."
+            "`X.weight_scale_inv` or `X.weight_scale` is looked up for `X.weight`, in the same file and in the other "
+            "files of the checkpoint."
         ),
         to_do=("Restore the file with the scales, or convert the checkpoint again.",),
     )
@@ -28,11 +28,11 @@ class Fp8Code(metaclass=Rows):
     FP8_SCALE_SHAPE = Row(
         "fp8-scale-shape",
         weights=(DAMAGE,),
-        group="Trainings in FP8",
+        group="Training in FP8",
         headline="The scale of an FP8 weight has an impossible shape",
         meaning=(
-            "A weight has one scale, one per row, or one per block. A scale of another shape belongs to another "
-            "weight, or the block size differs from the recorded one."
+            "A weight has a single scale, one per row, or one per block. A scale with a different shape belongs to "
+            "another weight, or the block size differs from the recorded one."
         ),
         evidence=(
             "The shapes are compared; blocks are 128 x 128, or `quantization_config.weight_block_size` in config.json."
@@ -43,7 +43,7 @@ class Fp8Code(metaclass=Rows):
     FP8_SCALE_INVALID = Row(
         "fp8-scale-invalid",
         weights=(DAMAGE,),
-        group="Trainings in FP8",
+        group="Training in FP8",
         headline="Scales of an FP8 weight are zero, negative or not finite",
         meaning="Every value with such a scale becomes zero, changes its sign, or is not finite.",
         evidence="Every scale is read.",
@@ -53,11 +53,11 @@ class Fp8Code(metaclass=Rows):
     FP8_RANGE_UNUSED = Row(
         "fp8-range-unused",
         weights=(NOTE,),
-        group="Trainings in FP8",
-        headline="Blocks of an FP8 weight leave their upper range unused",
+        group="Training in FP8",
+        headline="Blocks of an FP8 weight do not use the upper range of the format",
         meaning=(
             "A scale maps the largest value of its block close to the format's largest. Otherwise small values are "
-            "lost unnecessarily: the scale is older than the weight, or belongs to another."
+            "lost unnecessarily: the scale is older than the weight, or belongs to another weight."
         ),
         evidence="The largest code of each block is below a quarter of the format's largest.",
         to_do=("Convert again from the weights of higher precision, if they still exist.",),
@@ -66,21 +66,21 @@ class Fp8Code(metaclass=Rows):
     SWIGLU_ALIGNED = Row(
         "swiglu-aligned",
         weights=(NOTE,),
-        group="Trainings in FP8",
-        headline="Gate and up weights of a SwiGLU become parallel",
+        group="Training in FP8",
+        headline="The gate and up weights of a SwiGLU become parallel",
         meaning=(
             "A unit with parallel gate and up weights squares its input: its output has outliers that a delayed "
-            "scale does not foresee. FP8 trainings diverged because of this after hundreds of billions of tokens, "
-            "without any earlier sign."
+            "scale does not foresee. FP8 training runs have diverged because of this after hundreds of billions of "
+            "tokens, without any earlier sign."
         ),
         evidence=(
-            "For each hidden unit the gain λ = |g||u|(1 + ρ)/2, ρ the cosine of its two rows; the largest is four "
-            "times the median or more. New weights have 1.1."
+            "For each hidden unit the gain is λ = |g||u|(1 + ρ)/2, where ρ is the cosine of its two rows. The "
+            "largest gain is at least four times the median; with new weights this factor is 1.1."
         ),
         to_do=(
             (
                 "Watch it over the next checkpoints. If it grows, compute the product after the SwiGLU in BF16, or "
-                "give it a scale of its own."
+                "give it a separate scale."
             ),
         ),
     )
@@ -88,29 +88,29 @@ class Fp8Code(metaclass=Rows):
     FP8_LR_DIFFERS = Row(
         "fp8-lr-differs",
         weights=(UNKNOWN,),
-        group="Trainings in FP8",
+        group="Training in FP8",
         headline="The two runs were trained with different learning rates",
         meaning=(
-            "At more than 1 % of the steps that both logs show, the learning rates differ by more than 1 %. "
-            "Another schedule moves a loss further than FP8 does, so these two show nothing."
+            "At more than 1 % of the steps that both logs show, the learning rates differ by more than 1 %. A "
+            "different schedule affects the loss more than FP8 does, so the comparison is not conclusive."
         ),
         evidence=(
             "Both logs show the learning rate of each step. A schedule that depends on the total number of steps "
             "changes with that number."
         ),
-        to_do=("Start the candidate again with the baseline's schedule, and end it early by other means.",),
+        to_do=("Start the candidate again with the baseline's schedule, and end the run early in another way.",),
     )
 
     FP8_INTERVAL_DIFFERS = Row(
         "fp8-interval-differs",
         weights=(UNKNOWN,),
-        group="Trainings in FP8",
+        group="Training in FP8",
         headline="The two logs have different logging intervals",
         meaning=(
-            "Many trainers print the mean of the loss since the last line. A mean over ten steps and the value of "
-            "one step are not comparable, even at the same step."
+            "Many trainers print the mean loss since the previous line. A mean over ten steps and the value of one "
+            "step are not comparable, even at the same step."
         ),
-        evidence="The distance between most lines of each log.",
+        evidence="The usual number of steps between two lines of each log.",
         to_do=("Log both runs at the same interval.",),
     )
 
@@ -137,12 +137,13 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="A setting to keep the weight gradient out of FP8 has no effect",
         meaning=(
-            "`--no-fp8-wgrad`, or `override_linear_precision`, asks for products in higher precision. Transformer "
-            "Engine 2.0 removed it, and only the delayed recipe ever had it. No product is computed in BF16."
+            "`--no-fp8-wgrad`, or `override_linear_precision`, is intended to compute products in higher precision. "
+            "Transformer Engine 2.0 removed it, and only the delayed recipe ever had it. No product is computed in "
+            "BF16."
         ),
         evidence=(
-            "Run with Transformer Engine's own recipe class, which ignores unknown words; Megatron-LM still passes "
-            "it on."
+            "Run with Transformer Engine's own recipe class, which ignores unknown arguments; Megatron-LM still "
+            "passes it on."
         ),
         to_do=(
             "Remove it. To compute one product in BF16, write an experiment:",
@@ -156,12 +157,12 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="An FP8 setting is ignored",
         meaning=(
-            "`fp8_interval` since Transformer Engine 1.8; margin, history and algorithm with any recipe but the "
-            "delayed one; a word that the class DelayedScaling does not know. The run behaves as if it were not "
-            "set."
+            "`fp8_interval` since Transformer Engine 1.8; margin, history and algorithm with any recipe except "
+            "delayed scaling; or an argument that the class DelayedScaling does not have. The run behaves as if the "
+            "setting were not there."
         ),
         evidence="From the code of Transformer Engine and Megatron-LM, and runs of the recipe classes.",
-        to_do=("Remove it, or use the recipe that it belongs to.",),
+        to_do=("Remove it, or use the recipe to which it belongs.",),
     )
 
     FP8_BF16_LAYERS_REFUSED = Row(
@@ -169,7 +170,7 @@ class Fp8Code(metaclass=Rows):
         weights=(SUSPECT,),
         group="Rules about FP8",
         headline="First and last layers in BF16 stop delayed scaling",
-        meaning="`first_last_layers_bf16` works with every recipe but the delayed one.",
+        meaning="`first_last_layers_bf16` works with every recipe except delayed scaling.",
         evidence="From the code of Megatron-LM core_v0.12 and later, which stop with a ValueError at the start.",
         to_do=("Use another recipe, or leave all layers in FP8.",),
     )
@@ -190,8 +191,8 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="Gradients in E4M3 share one scale per tensor",
         meaning=(
-            "With one scale for a complete tensor, E4M3 turns every value into zero that is smaller than the "
-            "largest by 2^18.8; E5M2 keeps values down to 2^32.8. Gradients have a wider range than that."
+            "With one scale per tensor, E4M3 turns values into zero if they are smaller than the largest by a factor "
+            "of 2^18.8; E5M2 represents values down to a factor of 2^32.8. Gradients have a wider range than that."
         ),
         evidence="From the formats. With a scale per block, E4M3 has enough range.",
         to_do=(
@@ -206,7 +207,7 @@ class Fp8Code(metaclass=Rows):
         "fp8-hybrid-blocks",
         weights=(NOTE,),
         group="Rules about FP8",
-        headline="Gradients in E5M2 although each block has its scale",
+        headline="Gradients are in E5M2 although each block has its own scale",
         meaning=(
             "E5M2 has 2 mantissa bits, E4M3 has 3. Its range is of little use if a block of 32 or 128 values has "
             "its own scale."
@@ -221,8 +222,8 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="The margin of the scale saturates or wastes binades",
         meaning=(
-            "A margin of −k saturates the largest values, all within a factor of 2^k; one of +k leaves the top k "
-            "binades of the format empty, so more small values become zero."
+            "A margin of −k saturates all values within a factor of 2^k of the largest. A margin of +k leaves the "
+            "top k binades of the format empty, so more small values become zero."
         ),
         evidence="From the formula of the scale.",
         to_do=("Set it to 0.",),
@@ -264,13 +265,15 @@ class Fp8Code(metaclass=Rows):
         "fp8-fast-accumulation",
         weights=(NOTE,),
         group="Rules about FP8",
-        headline="Sums are kept in about 14 bits",
+        headline="Sums are accumulated in about 14 bits",
         meaning=(
             "Tensor cores of Hopper sum FP8 products in an accumulator of about 14 bits, unless partial sums are "
-            "moved to a 32-bit one. Transformer Engine's current scaling omits that in the forward product, and so "
-            "does torchao with `use_fast_accum`."
+            "moved to a 32-bit one. Transformer Engine's current scaling does not do this in the forward product, "
+            "nor does torchao with `use_fast_accum`."
         ),
-        evidence="From the code of both; the error of nearly 2 % for sums of 4096 products is from DeepSeek-V3.",
+        evidence=(
+            "From the code of both libraries; the error of nearly 2 % for sums of 4096 products is from DeepSeek-V3."
+        ),
         to_do=("Use the recipe `blockwise`, or set `use_fast_accum` to False, if that is too coarse.",),
     )
 
@@ -280,9 +283,8 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="Attention is computed in FP8, a beta feature",
         meaning=(
-            "The products inside attention are in FP8 as well as those of the linear layers: the scores, their "
-            "softmax and the sum of the values, whose magnitudes differ more than those of weights and "
-            "activations."
+            "In addition to the linear layers, the products inside attention are computed in FP8: the scores, their "
+            "softmax and the sum of the values. Their magnitudes vary more than those of weights and activations."
         ),
         evidence="Transformer Engine's documentation calls it beta.",
         to_do=("If the loss is worse from the start, switch it off first.",),
@@ -294,8 +296,8 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="The output layer is computed in FP8",
         meaning=(
-            "The layer that computes logits is in FP8. Its errors affect the loss directly, and it takes a small "
-            "part of the time."
+            "The layer that computes logits is in FP8. Its errors affect the loss directly, and it takes only a "
+            "small part of the time."
         ),
         evidence=(
             "Published recipes, the defaults of Megatron-LM and torchtitan's examples keep it in higher precision."
@@ -309,10 +311,10 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="A pattern for one layer also matches others",
         meaning=(
-            "`layers.1` is a part of the names of the layers 10 to 19. Such a pattern matches anywhere in a name."
+            "`layers.1` is a part of the names of the layers 10 to 19. The pattern may match at any position in a name."
         ),
         evidence="Run with nvdlfw-inspect; from the code of torchtitan (`filter_fqns`) and Megatron-LM (matchers).",
-        to_do=("End it with a dot: `layers.1.`, in a regular expression `layers\\.1\\.`",),
+        to_do=("End the pattern with a dot: `layers.1.`, in a regular expression `layers\\.1\\.`",),
     )
 
     FP8_EMULATE_DROPS_RECIPE = Row(
@@ -349,7 +351,7 @@ class Fp8Code(metaclass=Rows):
         meaning="`exp_avg_dtype` or `exp_avg_sq_dtype` is FP8: small second moments become zero.",
         evidence="From the code of Megatron-LM.",
         to_do=(
-            "To see the loss for a checkpoint with moments of higher precision:",
+            "To measure the loss of precision with a checkpoint whose moments have higher precision:",
             "    ckpttool fp8 probe --optimizer",
         ),
     )
@@ -358,7 +360,7 @@ class Fp8Code(metaclass=Rows):
         "te-debug-not-wired",
         weights=(SUSPECT,),
         group="Rules about FP8",
-        headline="This config of debug features is not read",
+        headline="The config of debug features is not read",
         meaning="Megatron-LM's own scripts never start nvdlfw-inspect, so such a config has no effect there.",
         evidence="From the code of Megatron-LM core_v0.11 to 2026-08. Megatron-Bridge starts it.",
         to_do=("Train with Megatron-Bridge, or with your own script that calls `debug_api.initialize`.",),
@@ -370,11 +372,12 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="Two sections match the same layer",
         meaning=(
-            "Each layer may match one enabled section only, whatever its features: two independent ones are "
-            "refused as well."
+            "Each layer may match only one enabled section, whatever its features: two sections with independent "
+            "features are also refused."
         ),
         evidence=(
-            "Run: nvdlfw-inspect stops with a ValueError. Without layer names (`--layers`) usual ones are tried."
+            "nvdlfw-inspect was run, and stops with a ValueError. Without layer names (`--layers`), common names "
+            "are tried."
         ),
         to_do=("Narrow one of the patterns, or put the features into one section.",),
     )
@@ -388,20 +391,20 @@ class Fp8Code(metaclass=Rows):
             "FakeQuant and PerTensorScaling are in one section, with a product and a tensor in common: both would "
             "change it, and the second would not see the input of the first."
         ),
-        evidence="Run: Transformer Engine stops with an AssertionError.",
-        to_do=("Remove one of them, into its own file if both are needed.",),
+        evidence="Transformer Engine was run, and stops with an AssertionError.",
+        to_do=("Remove one of them; if both are needed, put it into a separate file for another run.",),
     )
 
     TE_DEBUG_EXACT_NAMES = Row(
         "te-debug-exact-names",
         weights=(SUSPECT,),
         group="Rules about FP8",
-        headline="Exact names stop at the first other layer",
+        headline="Exact layer names stop the run at the first unlisted layer",
         meaning=(
             "`exact_layer_names` is checked for every layer of the model, and stops the run at the first layer "
             "that it does not name. It works only if it names all of them."
         ),
-        evidence="From the code of nvdlfw-inspect 0.2.2, and run.",
+        evidence="From the code of nvdlfw-inspect 0.2.2, and from a run with it.",
         to_do=("Write `layer_name_regex_pattern` with `^` and `$`.",),
     )
 
@@ -411,7 +414,7 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="FakeQuant fails with a block format",
         meaning="The formats MXFP8E4M3 and MXFP8E5M2 are accepted in the config, and fail at the first tensor.",
-        evidence="From the code of Transformer Engine v2.4 to 2026-08: a text is passed instead of a type.",
+        evidence="From the code of Transformer Engine v2.4 to 2026-08: a string is passed instead of a type.",
         to_do=("Use FP8E4M3 or FP8E5M2.",),
     )
 
@@ -422,24 +425,25 @@ class Fp8Code(metaclass=Rows):
         headline="PerTensorScaling has no delayed scale to replace",
         meaning="The feature replaces a delayed scale by a current one. With another recipe it stops the run.",
         evidence="From the code of Transformer Engine, which asserts it; the recipe is in the other given files.",
-        to_do=("Remove it, or give the files of the run that it belongs to.",),
+        to_do=("Remove it, or give the files of the run to which it belongs.",),
     )
 
     TE_DEBUG_UNKNOWN = Row(
         "te-debug-unknown",
         weights=(SUSPECT,),
         group="Rules about FP8",
-        headline="A config of debug features has an unknown word",
+        headline="A config of debug features has an unknown name",
         meaning=(
             "An unknown product, tensor, feature, namespace or key; a section without `enabled` or `layers`; or no "
             "enabled section."
         ),
         evidence=(
-            "Run with nvdlfw-inspect and Transformer Engine's features: everything but an unknown tensor stops the run."
+            "Run with nvdlfw-inspect and Transformer Engine's features: every error except an unknown tensor "
+            "stops the run."
         ),
         to_do=(
             (
-                "Write it as the finding says. A custom feature is known if its folder is passed to "
+                "Write it as shown in the finding. A custom feature is known if its folder is passed to "
                 "`debug_api.initialize`."
             ),
         ),
@@ -451,7 +455,7 @@ class Fp8Code(metaclass=Rows):
         group="Rules about FP8",
         headline="An enabled section has no effect, and plain FP8 runs",
         meaning="Every feature of the section has `enabled: False`, or its pattern matches none of the layers.",
-        evidence="Run: nothing is reported, and an experiment with it measures plain FP8.",
+        evidence="In a run nothing is reported, and an experiment with the section measures plain FP8.",
         to_do=(
             "Enable the feature, or correct the pattern; the names are in the debug log of an earlier run:",
             "    ckpttool fp8 lint debug.yaml --layers debug.log",

@@ -25,11 +25,14 @@ class HealthCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "Judges the same number at the save, by its threshold at that time, and calls NaN healthy."
+                "Compares the same number with its own threshold at the time of the save, and records NaN as healthy."
             ),
         },
         to_do=(
-            "An older, healthy one is chosen. To see all norms against the threshold, and which threshold fits:",
+            (
+                "An older, healthy checkpoint is chosen. To compare all norms with the threshold, and to find a "
+                "suitable threshold:"
+            ),
             "    ckpttool health DIR --threshold X",
             "    ckpttool log calibrate LOG",
         ),
@@ -46,12 +49,15 @@ class HealthCode(metaclass=Rows):
             "Between the first step of a spike and the first normal one, the weights receive updates that are far "
             "too large. Steps that the trainer itself skipped do not count, because they changed no weight."
         ),
-        evidence="A robust z-score of the logarithm of the global norm, or --spike-threshold, over the log.",
+        evidence=(
+            "The log's global norms are compared with --spike-threshold, or judged by a robust z-score of their "
+            "logarithm."
+        ),
         trainers={
-            "MindFormers": "Its health monitor checks only the moment of the save.",
+            "MindFormers": "Its health monitor checks only the step of the save.",
         },
         to_do=(
-            "An older one is chosen. To go back further and skip the data of the spike:",
+            "An older checkpoint is chosen. To go back further and skip the data of the spike:",
             "    ckpttool resolve DIR --log LOG --around-spike last",
         ),
     )
@@ -62,18 +68,18 @@ class HealthCode(metaclass=Rows):
         check="health",
         taken_with="--ignore-health",
         group="Training logs",
-        headline="This checkpoint was saved after a device may have started to compute wrongly",
+        headline="This checkpoint was saved after a device may have started to compute wrong values",
         meaning=(
             "Silent data corruption was detected: a strike (several abnormal feature values in the window) or a "
             "wrong matrix product. Everything saved since the first event of the group, hours before the strike, "
             "is suspect, because errors in the weights remain."
         ),
         evidence=(
-            "The detector's lines in the logs of all ranks, counted again by its own rule; the time of a save is "
-            "the log's time at its step, else the shard's modification time."
+            "The detector's lines in the logs of all ranks are counted again by its own rule. The time of a save is "
+            "the time of its step in the log, else the modification time of the shard."
         ),
         to_do=(
-            "Remove that rank's node from the job and test it; an older checkpoint is chosen. The timeline:",
+            "Remove that rank's node from the job and test it; an older checkpoint is chosen. To show the timeline:",
             "    ckpttool log replay LOG --policy features --health-timeline DIR",
         ),
     )
@@ -82,13 +88,13 @@ class HealthCode(metaclass=Rows):
         "log-goes-on",
         weights=(NOTE,),
         group="Training logs",
-        headline="The training got further than the chosen checkpoint",
+        headline="The training progressed further than the chosen checkpoint",
         meaning=(
-            "The training between its save and the end of the run is in no usable checkpoint, and must be redone."
+            "The steps between its save and the end of the run are not in any usable checkpoint, and must be redone."
         ),
         evidence=(
-            "The last step of the log, if the run that saved the checkpoint is the last one in the log. If the "
-            "training went back later, nothing is reported."
+            "The last step of the log is used, if the run that saved the checkpoint is the last one in the log. If "
+            "the training went back later, nothing is reported."
         ),
         trainers={
             "MindFormers": "Trains these steps again, with the same data.",

@@ -127,7 +127,7 @@ def _headline(answer: Difference) -> Text:
 
 
 def _rest(answer: Difference) -> str:
-    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "no others exist"
+    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "there are no others"
 
 
 _WORDS = {
@@ -163,9 +163,12 @@ def _notes(answer: Difference) -> Iterator[str]:
     if states and weights:
         learned, moved = (any(group.moved for group in groups) for groups in (weights, states))
         if learned and not moved:
-            yield "weights moved but no optimizer state did: it was not saved again, or the optimizer does not continue"
+            yield (
+                "weights changed but optimizer states did not: they were not saved again, or the optimizer does not "
+                "continue"
+            )
         if moved and not learned:
-            yield "optimizer states moved but no weight did: frozen, or not saved again"
+            yield "optimizer states changed but weights did not: they are frozen, or were not saved again"
 
 
 def _apart(answer: Difference) -> Iterator[str]:

@@ -15,17 +15,17 @@ class NodesCode(metaclass=Rows):
         group="Checkpoints",
         headline="The part of one machine is missing",
         meaning=(
-            "Each machine wrote a part about the files it sees, and one of them is not given, is damaged, is of "
-            "another version, or could not list the folder. Or a machine saw no shard on its local disk: it may "
-            "have lost the last ranks, or used another folder. Its content is unknown, not missing: exit 14, never "
-            "11. It is a note, or not reported, if the stated number of ranks is complete without it."
+            "Each machine writes a part that describes the files it sees. One part is not given, is damaged, has "
+            "another version, or could not list the folder. Or a machine saw no shard on its local disk: it may have "
+            "lost the last ranks, or used another folder. Its files are unknown, not missing, so the exit code is "
+            "14, never 11. It is a note, or not reported, if the stated number of ranks is complete without the part."
         ),
         evidence=(
             "Each part has its number and the number of parts; its last line has the number of its lines and a "
             "hash of them."
         ),
         to_do=(
-            "Record that machine again, and give its file with the others:",
+            "Run ckpttool part on that machine again, and give its file with the others:",
             "    ckpttool part DIR --part I/N --out /shared/parts/",
         ),
     )
@@ -37,13 +37,13 @@ class NodesCode(metaclass=Rows):
         group="Checkpoints",
         headline="A machine recorded its part before the checkpoint was written",
         meaning=(
-            "A file of this checkpoint is missing on a machine that started recording before the others' files "
-            "were written: it may exist by now. Or a part belongs to an older collection than the newest, and is "
-            "left out."
+            "A file of this checkpoint is missing on a machine that started recording before the files of the others "
+            "were written, so it may exist by now. Or a part belongs to an older collection than the newest, and is "
+            "ignored."
         ),
         evidence="The file times are compared with the start time of the part, less 60 s (`--skew`).",
         to_do=(
-            "Record again on all machines.",
+            "Run ckpttool part again on all machines.",
             "Remove the files of older collections from the folder.",
         ),
     )
@@ -55,13 +55,13 @@ class NodesCode(metaclass=Rows):
         group="Checkpoints",
         headline="A machine listed a shard, and no machine checked it",
         meaning=(
-            "A part lists the file without a result, or it was checked at a lower level than requested now. Or its "
-            "checksum is in a record on another machine only, so it was not compared. Or the parts divided the "
-            "files of a disk as if all machines saw it, but they do not: in that case nothing checked the others."
+            "A part lists the file without a result, or the file was checked at a lower level than requested now. Or "
+            "its checksum is recorded only on another machine, so it was not compared. Or the parts divided the "
+            "files as if all machines saw the same disk, but they do not, so the other files were not checked."
         ),
-        evidence="Each part contains the check of each shard and its level.",
+        evidence="Each part contains the result and the level of each shard's check.",
         to_do=(
-            "Record again, at the level you need:",
+            "Run ckpttool part again, at the level you need:",
             "    ckpttool part DIR --level checksum --out /shared/parts/",
         ),
     )
@@ -73,17 +73,17 @@ class NodesCode(metaclass=Rows):
         group="Checkpoints",
         headline="Two machines read different content from one file",
         meaning=(
-            "The file is on one disk, with one size, time and inode, and two machines read different content. One "
-            "of them has a bad cache, link, controller or memory. It is reported of a complete tree if all that "
-            "speaks against a checkpoint is that machines saw different records or different files under one name: "
-            "the checkpoint may be intact, so the answer is unknown, not exit 11."
+            "The file is on one disk, with one size, time and inode, and two machines read different content. One of "
+            "them has a bad cache, link, controller or memory. It is reported for a whole tree if the only reason "
+            "against a checkpoint is that machines saw different records, or different files under one name: the "
+            "checkpoint may be intact, so the answer is unknown, not exit 11."
         ),
-        evidence="The headers, the last bytes and, if everything was read, the digests that the machines recorded.",
+        evidence="The machines recorded different headers, last bytes or, if everything was read, digests.",
         to_do=(
-            "Read it on a third machine, and remove the one that differs from the run.",
+            "Read the file on a third machine, and remove the machine that differs from the run.",
             (
-                "If files and records differ, record again while no save is in progress, and remove files that a "
-                "former rank left behind."
+                "If files and records differ, record again while no save is in progress, and remove files left "
+                "behind by ranks that no longer run there."
             ),
         ),
     )
@@ -99,8 +99,8 @@ class NodesCode(metaclass=Rows):
             "load: that depends on where the rank starts."
         ),
         evidence=(
-            "The parts say on which disk each file is; size, names, scalars and last bytes are compared, and "
-            "digests if everything was read."
+            "The parts record the disk of each file. Size, names, scalars and last bytes are compared, and digests "
+            "if everything was read."
         ),
         to_do=("Remove the file on the machine where this rank will not start.",),
     )
@@ -109,12 +109,13 @@ class NodesCode(metaclass=Rows):
         "half-gone",
         weights=(NOTE,),
         group="Checkpoints",
-        headline="One machine deleted its files of a checkpoint, another still has them",
+        headline="One machine deleted its files of a checkpoint, but another still has them",
         meaning=(
-            "A `prune` on the first machine moved its files to the trash; the second still has its own. The rest "
-            "is not a checkpoint: it is not listed, never resumed from, and is not evidence about others."
+            "A `prune` on the first machine moved its files to the trash; the second still has its own. The "
+            "remaining files are not a checkpoint: they are not listed, never resumed from, and not used as evidence "
+            "about others."
         ),
-        evidence="The machines' parts list files of it in a trash that no machine has in their place.",
+        evidence="The machines' parts list files of it in the trash, and no machine has these files in the tree.",
         to_do=(
             "Restore them on the machine where they were deleted:",
             "    ckpttool trash restore NAME DIR",

@@ -126,7 +126,7 @@ def _same(donor: Donor) -> str:
         return f"every tensor equals the one that {shown(donor.record or '')} records for this shard"
     if donor.record is not None:
         return f"it has the same slices, according to {shown(donor.record)}"
-    rest = ", and now in everything of it that is intact" if donor.rest_agrees else ""
+    rest = ", and now in all of its intact data" if donor.rest_agrees else ""
     return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}{rest}"
 
 
@@ -139,4 +139,4 @@ def _trust(donor: Donor) -> str:
         case Trust.COPY:
             return f"rank {donor.agrees} has equal content now, bit for bit"
         case Trust.NUMERICS:
-            return f"rank {donor.rank}'s shard is intact, its numbers are sound, and there is no third copy"
+            return f"rank {donor.rank}'s shard is intact, its numbers are plausible, and there is no third copy"

@@ -14,14 +14,13 @@ class ReplicasCode(metaclass=Rows):
         group="Checkpoints",
         headline="No other rank's shard is proven to be a copy",
         meaning=(
-            "A shard is missing or damaged, and `repair shards` leaves it as it is: it never guesses. Equal shapes "
-            "prove nothing, because the ranks of a tensor-parallel group have them too."
+            "A shard is missing or damaged, and `repair shards` does not change it, because it never guesses. Equal "
+            "shapes prove nothing, because the ranks of a tensor-parallel group also have equal shapes."
         ),
         evidence=(
-            "No record of the trainer says which slices the ranks have (metadata.json beside the shards), and no "
-            "two other checkpoints, one of them of the same run, show this rank and another one equal in every "
-            "tensor. Or all copies are damaged or suspect themselves, or differ from each other and nothing shows "
-            "which is right."
+            "No record of the trainer says which slices the ranks have (metadata.json beside the shards), and no two "
+            "other checkpoints, one of them of the same run, show this rank and another one equal in every tensor. "
+            "Or all copies are damaged or suspect, or they differ and there is no evidence which is right."
         ),
         to_do=(
             "Restore the shard from its disk or from a copy, or resume from an older checkpoint.",
@@ -34,12 +33,12 @@ class ReplicasCode(metaclass=Rows):
         "replicas-parted",
         weights=(NOTE,),
         group="Shards",
-        headline="Ranks with equal tensors before all differ now",
+        headline="Ranks whose tensors were equal before now all differ",
         meaning=(
-            "Not one copy differs from the others, but all from each other: the parallel layout changed between "
-            "the checkpoints, or the ranks are no longer kept equal. A comparison shows nothing."
+            "All copies differ from each other, not only one from the rest: the parallel layout changed between the "
+            "checkpoints, or the ranks are no longer kept equal. A comparison is not conclusive."
         ),
-        evidence="Digests of the tensors at this checkpoint and at others.",
+        evidence="Digests of the tensors at this checkpoint and at others are compared.",
         to_do=(
             "Nothing, if the parallel layout was changed. Otherwise check the loss of each rank from there on:",
             "    ckpttool health DIR",

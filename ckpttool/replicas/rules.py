@@ -170,7 +170,7 @@ def _healing_by_copies(
 def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evidence: Evidence) -> CopyProof | str:
     """Return the proof that another rank's shard is a copy of the target, or why there is no proof."""
     if not is_sound(report):
-        return f"rank {place[0]} is suspect itself: {max(report.findings, key=lambda each: each.severity).message}"
+        return f"rank {place[0]} is also suspect: {max(report.findings, key=lambda each: each.severity).message}"
     if evidence.digests_of(report) is not None:
         return evidence.proof(target.place, place, report)
     if evidence.tensor is not None:
@@ -216,7 +216,7 @@ def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence
     if len(verified) == 1:
         intact = tuple(place for place in verified[0] if place in copies)
         ranks = sorted(rank for rank, _ in every)
-        return intact or f"{on_ranks(ranks)} differ, and a checksum matches only for a file that is suspect itself"
+        return intact or f"{on_ranks(ranks)} differ, and a checksum matches only for a file that is also suspect"
     largest, *others = groups
     intact = tuple(place for place in largest if place in copies)
     if not others:
@@ -226,7 +226,7 @@ def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence
     enough = MIN_COPIES - 1 if ever == MIN_COPIES else MIN_COPIES
     if verified or files[0] < enough or 2 * files[0] <= ever or not intact:
         ranks = sorted(rank for rank, _ in every)
-        return f"{on_ranks(ranks)} have the same slices but differ: nothing shows which of them is right"
+        return f"{on_ranks(ranks)} have the same slices but differ: there is no evidence which of them is right"
     if any(evidence.is_older_than(intact[0], every[group[0]]) for group in others):
         return f"{on_ranks([rank for rank, _ in intact])} agree, but have the tensors of an older step"
     return intact
@@ -262,7 +262,7 @@ def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
         tensor: A tensor in which they differ.
     """
     rank = None if shard.donor is None else shard.donor.rank
-    why = f"the data of this file and of rank {rank}'s file differ in {tensor}: nothing shows which is right"
+    why = f"the data of this file and of rank {rank}'s file differ in {tensor}: there is no evidence which is right"
     return _refused(shard.target, why, "an earlier checksum of one of them, or a third copy, would show which is right")
 
 

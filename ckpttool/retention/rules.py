@@ -158,7 +158,7 @@ def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoin
     prefixes_known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
     names = ", ".join(map(repr, prefixes_known)) or "none"
     if prefix is None and len(prefixes_known) > 1:
-        raise UsageError(f"there are checkpoints of several trainings here ({names}): choose one with --prefix")
+        raise UsageError(f"there are checkpoints of several training runs here ({names}): choose one with --prefix")
     if prefix is not None and prefix not in prefixes_known:
         raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {names}")
     return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
@@ -189,7 +189,9 @@ def _candidate(checkpoint: Checkpoint, lineage: Lineage, policy: RetentionPolicy
         candidate.is_intact = not against
     warnings = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
     if against and all(finding.is_tie for finding in against):
-        candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), and nothing shows which")
+        candidate.keep(
+            Why.DISPUTED, (f"one of two saves is wrong ({against[0].code.value}), and there is no evidence which")
+        )
     elif may_be_good(against) and any(finding not in warnings for finding in against):
         candidate.keep(Why.DISPUTED, f"whether it is intact is unknown ({against[0].code.value}): it stays")
     elif any(finding not in warnings for finding in against):
@@ -199,7 +201,9 @@ def _candidate(checkpoint: Checkpoint, lineage: Lineage, policy: RetentionPolicy
     elif warnings:
         candidate.keep(Why.STEP_UNKNOWN, warnings[0].fact or warnings[0].message)
     elif checkpoint.renames:
-        candidate.keep(Why.NEEDS_RENAMES, "the ranks disagree about its name, so which files belong to it is a guess")
+        candidate.keep(
+            Why.NEEDS_RENAMES, ("the ranks disagree about its name, so it is not certain which files belong to it")
+        )
     else:
         is_abandoned = lineage.abandoned(checkpoint) is not None
         if is_abandoned and not policy.drop_abandoned:
@@ -377,7 +381,7 @@ _BECAUSE = {
     Why.EVERY: "the first at or after a multiple of {every} steps",
     Why.NAMED: "named by --keep",
     Why.NEWER: "fewer than {last} newer good checkpoints",
-    Why.UNKNOWN_FILES: "its folder has files that ckpttool does not know",
+    Why.UNKNOWN_FILES: "its folder has files that ckpttool does not recognize",
     Why.NOT_MOVED: "must not be moved: it {refused}",
     Why.EVIDENCE: "without it another checkpoint would be judged differently (ranks, branches, headers)",
 }
@@ -418,4 +422,4 @@ def _because(why: Why, policy: RetentionPolicy, *, refused: str) -> str:
 
 def _other(checkpoint: Checkpoint, *, named: bool) -> Fate:
     why = (Why.OTHER_TRAINING, Why.NAMED) if named else (Why.OTHER_TRAINING,)
-    return Fate(checkpoint=checkpoint, why=why, because=f"of another training, {checkpoint.prefix!r}", word=None)
+    return Fate(checkpoint=checkpoint, why=why, because=f"of another training run, {checkpoint.prefix!r}", word=None)

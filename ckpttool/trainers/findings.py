@@ -16,12 +16,12 @@ class TrainersCode(metaclass=Rows):
         headline="A checkpoint is recorded as both healthy and unhealthy",
         meaning=(
             "Two entries of the record disagree, because MindFormers appends one at each save and removes none. Or "
-            "the log shows another health at your threshold than the record: a note if the log is the better news, "
-            "or if it has been acted upon."
+            "the health according to the log and your threshold differs from the record: a note if the log shows "
+            "better health, or if its result was already used."
         ),
-        evidence="All entries of a name are read, and the worst counts. The log at the save counts more.",
+        evidence="All entries for a name are read, and the worst counts. The log at the save takes precedence.",
         trainers={
-            "MindFormers": "Never filters by the entries, so it does not notice.",
+            "MindFormers": "Never filters by these entries, so it does not notice.",
         },
         to_do=(
             "Update the record from the log, or use the checkpoint anyway:",
@@ -36,8 +36,8 @@ class TrainersCode(metaclass=Rows):
         group="Settings",
         headline="A setting is not read by MindFormers at this place, or has no effect",
         meaning=(
-            "Its author expected an effect, but it has none. A note if `ckpttool launch` corrects it or if it "
-            "changes nothing, otherwise suspect."
+            "The setting has no effect here, although one was probably intended. A note if `ckpttool launch` "
+            "corrects it or if it changes nothing, otherwise suspect."
         ),
         evidence=("The keys and their places are compared with those that MindFormers' code reads; the line is given."),
         trainers={
@@ -58,11 +58,11 @@ class TrainersCode(metaclass=Rows):
             "YAML reads `1e-5` and `'True'` as text, `1_2` as 12; a count such as `save_checkpoint_steps` is 0. A "
             "note if `ckpttool launch` corrects it or if it changes nothing, otherwise suspect."
         ),
-        evidence="The type that the YAML loader produces is compared with the type and range that the code needs.",
+        evidence="The type that the YAML loader produces is compared with the type and range that the code requires.",
         trainers={
-            "MindFormers": "Fails late, or treats any text as True.",
+            "MindFormers": "Fails late, or treats any text value as True.",
         },
-        to_do=("Write it as the message says: 1.0e-05, True, 8, without quotes.",),
+        to_do=("Write the value as shown in the message, without quotes, for example 1.0e-05, True or 8.",),
     )
 
     BATCH_SIZE_UNKNOWN = Row(
@@ -72,8 +72,8 @@ class TrainersCode(metaclass=Rows):
         group="Settings",
         headline="The global batch size of the next run is unknown",
         meaning=(
-            "So the number of batches to skip is unknown. The launch config has no `data_skip_steps`, and removes "
-            "an existing one."
+            "Without it, the number of batches to skip is unknown. The launch config has no `data_skip_steps`; an "
+            "existing one is removed."
         ),
         evidence=(
             "A setting that determines the batch size is not a number, or the config only extends a `base_config`. "
@@ -98,27 +98,27 @@ class TrainersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="launch",
         group="Starts",
-        headline="The checkpoint is the last one of a completed training",
-        meaning="As many epochs as the config asks for have been trained. There is nothing to resume.",
+        headline="The checkpoint is the last one of a completed run",
+        meaning="The run has trained all the epochs in the config, so there is nothing to resume.",
         evidence=(
             "The checkpoint's counters, as MindFormers scales them, and the batches per epoch: from Megatron's "
             "`sizes`, from the line of that step in the training log beside the tree (`step:[n/N]`), or from file "
-            "names (4_20 at step 80). If none of them shows it, a note says at which length of an epoch the "
+            "names (4_20 at step 80). If none of them shows it, a note gives the length of an epoch at which the "
             "training is complete. For other trainers, the save's own step and epoch."
         ),
         trainers={
             "MindFormers": (
-                "Does not end cleanly: ValueError, the parameter 'epoch' must bigger than parameter 'initial_epoch'."
+                "Stops with a ValueError: the parameter 'epoch' must bigger than parameter 'initial_epoch'."
             ),
             "Hugging Face's Trainer": "Ends with exit 0 after one step, or none.",
             "Lightning": "Ends with exit 0 without a step, or with a MisconfigurationException.",
         },
         to_do=(
             "To train longer, raise runner_config.epochs (MindFormers), max_steps or the epochs in the config.",
-            "If steps remain, data sinking or the batch size differ from those of the save: set them back.",
+            "If steps should remain, data sinking or the batch size differ from those of the save: restore them.",
             (
-                "For a note: check how many steps an epoch had, or put log/ or msrun_log/ beside the checkpoint "
-                "folder and ask again."
+                "If it is a note, check how many steps an epoch had, or put log/ or msrun_log/ next to the "
+                "checkpoint folder and run again."
             ),
         ),
     )
@@ -132,22 +132,22 @@ class TrainersCode(metaclass=Rows):
             "Every trainer chooses by a name, a number or a time, whatever the save contains, and never falls back "
             "to an older one: a truncated newest save stops every start, or is loaded."
         ),
-        evidence="From the trainers' code, and runs with damaged trees.",
+        evidence="From the trainers' code, and from runs with damaged trees.",
         trainers={
             "Hugging Face's Trainer": (
                 "`resume_from_checkpoint: true`, or axolotl's `auto_resume_from_checkpoints: true`: the highest "
                 "checkpoint-N."
             ),
             "Lightning": (
-                "`ckpt_path: last`: the `last*.ckpt` that was changed last. If no ModelCheckpoint writes one it "
-                "starts from scratch, with a warning: that is more severe."
+                "`ckpt_path: last`: the `last*.ckpt` with the latest modification time. If no ModelCheckpoint writes "
+                "such a file, the run starts from scratch with a warning, which is more severe."
             ),
             "Accelerate": (
                 "`load_state()` with automatic naming: the highest number. It is called in a script, which is not read."
             ),
         },
         to_do=(
-            "Write the path that this names:",
+            "Write the path that this command reports:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -156,24 +156,26 @@ class TrainersCode(metaclass=Rows):
         "only-model-saved",
         weights=(NOTE, SUSPECT),
         group="Rules about other trainers' configs",
-        headline="Saves contain only the model, and no training can resume from them",
+        headline="Saves contain only the model, so training cannot resume from them",
         meaning=(
-            "Without optimizer, schedule and random-number states, a save is the result of a training, not a part "
-            "of it."
+            "Without optimizer, schedule and random-number states, a save is only the result of training, and "
+            "training cannot continue from it."
         ),
         evidence="From the config; the trainers' code and their saves show what they do with such a save.",
         trainers={
-            "Hugging Face's Trainer": "`save_only_model: true`: silently resumes from it, with a new optimizer.",
+            "Hugging Face's Trainer": (
+                "`save_only_model: true`: silently resumes from it with a re-initialized optimizer."
+            ),
             "Lightning": (
                 "`save_weights_only: true`, if no other ModelCheckpoint saves everything: stops with a KeyError."
             ),
             "torchtitan": (
-                "`last_save_model_only`, on by default since 0.2: only the last save of a finished run is like "
-                "this; if the run is made longer, it chooses that one and stops with a CheckpointException."
+                "`last_save_model_only`, on by default since 0.2: only the last save of a completed run contains "
+                "only the model; if the run is extended, it chooses that save and stops with a CheckpointException."
             ),
         },
         to_do=(
-            "Switch it off for a training that may have to continue; otherwise accept it:",
+            "Switch it off if the run may have to continue; otherwise accept the finding:",
             "    ckpttool lint CONFIG --allow only-model-saved",
         ),
     )
@@ -190,9 +192,9 @@ class TrainersCode(metaclass=Rows):
         trainers={
             "Hugging Face's Trainer": "`save_strategy: best` saves only if the metric is the best so far.",
             "Lightning": (
-                "ModelCheckpoint with `monitor` deletes the newest if it is not among the best. `save_last: true` "
-                "does not help: with 2.6 last.ckpt is written only with the best (a run of 24 steps left one of "
-                "step 8)."
+                "ModelCheckpoint with `monitor` deletes the newest save if it is not among the best. `save_last: "
+                "true` does not help: with 2.6 last.ckpt is written only with the best (a run of 24 steps left one "
+                "of step 8)."
             ),
         },
         to_do=(
@@ -221,7 +223,7 @@ class TrainersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "Switch it on; for a run that intends it:",
+            "Switch saving on. If the run is not supposed to save, accept the finding:",
             "    ckpttool lint CONFIG --allow saves-nothing",
         ),
     )

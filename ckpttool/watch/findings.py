@@ -22,7 +22,7 @@ class WatchCode(metaclass=Rows):
             "a save here, at least ten minutes."
         ),
         to_do=(
-            "Check the named ranks: the log of the one that hangs ends first. For now, the newest intact checkpoint:",
+            "Check the named ranks: the log of the hanging rank ends first. To find the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -33,12 +33,12 @@ class WatchCode(metaclass=Rows):
         group="Preflight",
         headline="No checkpoint for much longer than usual",
         meaning=(
-            "A training that saves at regular intervals has not saved for three times as long. Usually it hangs, "
-            "or it has ended; after a change of the interval it means nothing."
+            "A run that saves at regular intervals has not saved for three times the usual interval. Usually it "
+            "hangs, or it has ended. If the interval was changed, ignore the finding."
         ),
         evidence=(
-            "The median of the last eight intervals that `ckpttool watch` saw. It is reported once, until the next "
-            "checkpoint."
+            "The usual interval is the median of the last eight intervals that `ckpttool watch` saw. The finding is "
+            "reported once, until the next checkpoint."
         ),
         to_do=(
             (

@@ -250,9 +250,11 @@ def test_what_could_not_be_read_may_be_whole_so_nobody_knows_that_there_is_nothi
             shard.symlink_to("/a/disk/that/is/not/mounted.ckpt")
     code = ExitCode.INCOMPLETE if lost else ExitCode.NOTHING_TO_RESUME
     said = ask("resolve")
-    assert (said.code, "unknown what to resume from" in " ".join(said.stdout.split())) == (code, lost)
+    assert (said.code, "which one to resume from is unknown" in " ".join(said.stdout.split())) == (code, lost)
     pasted = ask("resolve", "--format", "yaml")
-    assert pasted.stdout.startswith("# it is unknown what to resume from" if lost else "# nothing to resume")
+    assert pasted.stdout.startswith(
+        "# it is unknown which checkpoint to resume from" if lost else "# nothing to resume"
+    )
     checked = ask("preflight", "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml"), "--format", "json")
     assert (checked.code, '"nothing-to-resume"' in checked.stdout) == (code, not lost)
 

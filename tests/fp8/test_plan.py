@@ -155,7 +155,7 @@ def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:
         "fp8", "plan", "--baseline", "base.csv", "--candidate", "same.csv", "--repeat", "repeat.csv",
         "--framework", "te", "--output", "plan", "--json",
     )  # fmt: skip
-    assert (said.code, said.json["reason"]) == (14, "the candidate matches its baseline: there is nothing to explain")
+    assert (said.code, said.json["reason"]) == (14, "the candidate matches its baseline: there is no gap to explain")
     assert not (here_with_runs / "plan").exists()
 
 

@@ -69,7 +69,7 @@ def test_a_log_that_goes_on_behind_the_checkpoint_says_how_far_the_training_came
     write_log(here / LOG, range(1, 314), embeddings={300: 1.0})
     said = ask("resolve", "--health-threshold", "270")
     assert said.code == 0
-    assert "150_2 is from step 300, and the log continues to step 313: the steps between" in " ".join(
+    assert "150_2 is from step 300, and the log continues to step 313: the steps in between" in " ".join(
         said.stdout.split()
     )
     write_log(here / LOG, range(1, 301), embeddings={300: 1.0})
@@ -81,7 +81,7 @@ def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     said = ask("resolve", "--health-threshold", "270")
     assert said.code == 14
     assert "the log is missing, so the threshold could not be applied" in " ".join(said.stdout.split())
-    assert "there is no training log beside the checkpoints" in " ".join(said.stdout.split())
+    assert "no training log was found near the checkpoints" in " ".join(said.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["resolve", "preflight"])
@@ -105,7 +105,7 @@ def test_14_where_a_log_that_was_to_have_a_say_shows_no_step(option: list[str], 
     (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
     said = ask("resolve", *option, "no.csv")
     assert said.code == 14
-    assert "no.csv: the log has no step: it cannot answer the question" in " ".join(said.stdout.split())
+    assert "no.csv: no step was found in the log, so the question cannot be answered" in " ".join(said.stdout.split())
     launched = ask("launch", "--config", "base.yaml", "--output", "new.yaml", *option, "no.csv")
     assert launched.code == 14
     assert not (here / "new.yaml").exists()
@@ -323,7 +323,7 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
         (["--new-dataset", "--dataset-changed-at", "0"], "--new-dataset and --dataset-changed-at"),
         (["--around-spike", "soon"], "takes a step or the word last, not 'soon'"),
         (["--health-timeline", "absent.log"], "no log matches 'absent.log'"),
-        (["--around-spike", "last"], "there is no training log beside the checkpoints: give --log"),
+        (["--around-spike", "last"], "no training log was found near the checkpoints: give --log"),
     ],
 )
 def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: str, here: Path) -> None:

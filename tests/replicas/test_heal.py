@@ -760,7 +760,7 @@ def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike
     (doubt,) = (finding for finding in healing.lost if finding.code is Code.REPLICA_DIFFERS)
     assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
     assert "differs from its replicas on ranks 0-1 in " in doubt.message
-    assert doubt.message.endswith("and only 2 of them agree: nothing proves that they are right")
+    assert doubt.message.endswith("and only 2 of them agree: there is no proof that they are right")
 
 
 @pytest.mark.parametrize(
@@ -783,7 +783,7 @@ def test_of_three_copies_the_sound_one_is_no_damage_if_nothing_proves_the_two_th
     assert (healing.shards, healing.applied) == ((), False)
     (doubt,) = (finding for finding in healing.lost if finding.path == str(shards[2].relative_to(tree)))
     assert doubt.severity is Severity.SUSPECT
-    assert "nothing proves" in doubt.message
+    assert "no proof" in doubt.message
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
@@ -814,7 +814,7 @@ def test_two_that_agree_convict_no_third_if_the_fourth_copy_cannot_testify(tmp_p
     (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     (doubt,) = (finding for finding in verdict.findings if finding.code is Code.REPLICA_DIFFERS)
     assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
-    assert doubt.message.endswith("only 2 of them agree: nothing proves that they are right")
+    assert doubt.message.endswith("only 2 of them agree: there is no proof that they are right")
 
 
 def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp_path: Path) -> None:

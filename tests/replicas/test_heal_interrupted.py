@@ -122,7 +122,7 @@ def test_what_was_laid_ready_and_is_gone_is_for_a_person_to_decide(tmp_path: Pat
     tree = half_done(tmp_path)
     for ready in tree.checkpoint.rglob("*/.ckpttool-*.tmp"):
         ready.unlink()
-    with pytest.raises(IncompleteError, match="the file to be put there, has changed; check both"):
+    with pytest.raises(IncompleteError, match="the file to be moved there, has changed; check both"):
         healed(tree)
     (tree.checkpoint / ".ckpttool/heal.json").unlink()
     assert healed(tree).applied
@@ -132,7 +132,7 @@ def test_a_new_save_in_the_place_is_for_a_person_to_decide(tmp_path: Path) -> No
     tree = half_done(tmp_path)
     place = tree.output / tree.shard(2, 20, 2)
     place.write_bytes(b"new")
-    with pytest.raises(IncompleteError, match="it is no longer the file that was to be replaced"):
+    with pytest.raises(IncompleteError, match="it is no longer the file to be replaced"):
         healed(tree)
     assert place.read_bytes() == b"new"
 

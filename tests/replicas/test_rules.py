@@ -209,7 +209,7 @@ def test_a_witness_that_is_in_doubt_itself_is_passed_over() -> None:
 def test_a_donor_in_doubt_is_never_taken() -> None:
     odd = suspect(Code.NORM_JUMP, "the norm jumps", path="0")
     now = {(Rank(0), ShardRole.FULL): held(0, findings=(odd,))}
-    assert answered(now) == "rank 0 is suspect itself: the norm jumps"
+    assert answered(now) == "rank 0 is also suspect: the norm jumps"
 
 
 @pytest.mark.parametrize("known", [None, TensorDigests(names=("w",), digests=b"aaaaaaaa")])
@@ -248,9 +248,9 @@ def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
     assert isinstance(donor, Donor)
     assert (donor.rank, donor.agrees) == (1, 2)
     for texts in ({"r0": "aX", "r1": "ab", "r2": "ab"}, {"r0": "aX", "r1": "aX", "r2": "ab", "r4": "ab"}):
-        assert str(answered(shards(**texts), WITNESSES_OF_FIVE)).endswith("nothing shows which of them is right")
+        assert str(answered(shards(**texts), WITNESSES_OF_FIVE)).endswith("there is no evidence which of them is right")
     assert answered(shards(r0="aX", r1="ab")) == (
-        "ranks 0-1 have the same slices but differ: nothing shows which of them is right"
+        "ranks 0-1 have the same slices but differ: there is no evidence which of them is right"
     )
 
 
@@ -268,7 +268,7 @@ def test_two_that_agree_are_believed_if_the_third_copy_is_the_only_other_one() -
     for others in (five, three):  # the lost one was a copy, or may have been
         (found, _) = find_donors([target, GONE], now, others, None, HealOrder())
         assert found.refusal is not None
-        assert found.refusal.message.endswith("nothing shows which of them is right")
+        assert found.refusal.message.endswith("there is no evidence which of them is right")
     (found, _) = find_donors([target, GONE], now, three, recorded("w", "x", slices=[0, 0, 0, 1]), HealOrder())
     assert found.donor is not None
 
@@ -333,7 +333,9 @@ def test_two_names_of_one_file_are_no_two_copies() -> None:
 
 def test_three_names_of_one_file_outvote_nobody() -> None:
     now = {place: with_stamp(report, 7) for place, report in shards(r1="ab", r2="ab", r4="ab").items()}
-    assert str(answered(now | shards(r0="aX"), WITNESSES_OF_FIVE)).endswith("nothing shows which of them is right")
+    assert str(answered(now | shards(r0="aX"), WITNESSES_OF_FIVE)).endswith(
+        "there is no evidence which of them is right"
+    )
 
 
 def test_what_to_do_about_a_rank_that_has_no_such_shard_is_said() -> None:
@@ -600,7 +602,7 @@ def test_states_that_the_start_s_record_names_and_no_shard_holds_are_not_missed(
 def test_if_only_a_suspected_copy_has_a_checksum_the_refusal_says_so() -> None:
     outvoted = held(2, "aX", verified=True, findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
     reason = answered({**shards(r0="ab"), (Rank(2), ShardRole.FULL): outvoted})
-    assert reason == "ranks 0, 2 differ, and a checksum matches only for a file that is suspect itself"
+    assert reason == "ranks 0, 2 differ, and a checksum matches only for a file that is also suspect"
 
 
 def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> None:
@@ -614,7 +616,7 @@ def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> Non
 def test_a_suspected_copy_that_no_other_checkpoint_has_is_not_taken_for_an_older_step() -> None:
     suspected = held(2, "XY", findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
     reason = answered({**shards(r0="ab", r1="ab"), (Rank(2), ShardRole.FULL): suspected}, (*EQUAL, EARLIER))
-    assert reason == "ranks 0-2 have the same slices but differ: nothing shows which of them is right"
+    assert reason == "ranks 0-2 have the same slices but differ: there is no evidence which of them is right"
 
 
 def test_a_shard_whose_tensors_are_unknown_neither_confirms_a_record_nor_contradicts_it() -> None:

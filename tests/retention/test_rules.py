@@ -292,7 +292,7 @@ class TestTrainings:
     )
 
     def test_several_in_one_folder_are_not_guessed_between(self) -> None:
-        with pytest.raises(UsageError, match=r"several trainings here \('a', 'b'\): choose one with --prefix"):
+        with pytest.raises(UsageError, match=r"several training runs here \('a', 'b'\): choose one with --prefix"):
             planned(self.INVENTORY)
 
     def test_those_of_another_prefix_stay_and_count_for_nothing(self) -> None:
@@ -425,7 +425,7 @@ class TestEvidence:
         plan = planned(FOUR, verifier=Verifier(damaged=["10_2", "20_2", "30_2", "40_2"], tied=["30_2", "40_2"]))
         assert going(plan) == set()
         assert whys(plan)["40_2"] == whys(plan)["30_2"] == (Why.DISPUTED,)
-        assert plan.fates[0].because == "one of two saves is wrong (schema-differs), and nothing shows which"
+        assert plan.fates[0].because == "one of two saves is wrong (schema-differs), and there is no evidence which"
         assert plan.is_undecided
         assert not planned(FOUR, verifier=Verifier(damaged=["40_2"], tied=["40_2"])).is_undecided
 

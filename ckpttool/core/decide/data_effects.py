@@ -184,11 +184,9 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
     why = "" if position.why is None else f": {position.why}"
     match position.effect:
         case DataEffect.RESTARTS:
-            return (
-                suspect(Code.DATA_RESTARTS, f"{title} starts the data again from the beginning{why}", remedy=remedy),
-            )
+            return (suspect(Code.DATA_RESTARTS, f"{title} restarts the data from the beginning{why}", remedy=remedy),)
         case DataEffect.REORDERS:
-            return (note(Code.DATA_REORDERED, f"{title} continues the data in another order{why}", remedy=remedy),)
+            return (note(Code.DATA_REORDERED, f"{title} continues the data in a different order{why}", remedy=remedy),)
         case DataEffect.LOSES:
             return (suspect(Code.DATA_MISPLACED, f"{title} skips {_samples(position.lost)}{why}", remedy=remedy),)
         case DataEffect.REPEATS:
@@ -219,7 +217,7 @@ def against_size(
     if not differing:
         return []
     sizes = " and ".join(f"{name} {current}, not {before}" for name, current, before in differing)
-    message = f"the save was made with other sizes than those requested ({sizes})"
+    message = f"the save was made with sizes other than those requested ({sizes})"
     if refuses is None:
         message = f"{message}, and is resharded when it is loaded"
         return [note(Code.WORLD_SIZE_DIFFERS, message, path=checkpoint.name)]

@@ -190,9 +190,9 @@ def _assert_not_recorded(step: Step, recorded: int, question: DataQuestion, past
     overrules = len(question.segments) == 1 and steps_given == step
     if question.segments and not overrules and steps_given > past.unrecorded_steps:
         raise UsageError(
-            f"--segment is for steps whose batch size no shard records: step {step} counts batches of {recorded} "
-            f"samples, whatever earlier runs used, which is {step * recorded} samples; omit it, or override the "
-            f"whole record with --segment {step}:GBS"
+            f"--segment is only for steps whose batch size no shard records: step {step} counts batches of {recorded} "
+            f"samples, even if earlier runs used another size, so {step * recorded} samples were read; omit it, or "
+            f"override the whole record with --segment {step}:GBS"
         )
 
 

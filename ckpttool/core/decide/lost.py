@@ -56,8 +56,8 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
         note(
             Code.STEP_UNKNOWN,
             f"{rejection.checkpoint.name} "
-            f"{'is newer by its label, but' if rejection.checkpoint.label else 'may be newer, but'} "
-            "no shard records its step: more may be lost",
+            f"{'has a newer label, but' if rejection.checkpoint.label else 'may be newer, but'} no shard records its "
+            "step: more may be lost",
             path=next((shard.path for shard in rejection.checkpoint.shards), rejection.checkpoint.name),
         )
         for rejection in newer

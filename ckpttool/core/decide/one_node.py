@@ -46,8 +46,8 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
         return None
     return unknown(
         Code.ONE_NODE_ONLY,
-        f"the launcher indicates more machines ({job.said_by}), which may have what {newer[0]} lacks on "
-        f"{_on(around.mount)}: it is unknown here whether it is intact",
+        f"the launcher indicates more machines ({job.said_by}), which may have the files of {newer[0]} that are "
+        f"missing on {_on(around.mount)}: whether it is intact is unknown here",
         path=newer[0],
         remedy=_together(around),
     )
@@ -70,7 +70,7 @@ def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding |
     return unknown(
         Code.ONE_NODE_ONLY,
         f"the launcher indicates more machines than this one ({job.said_by}), and {_on(around.mount)} has only "
-        f"{_ranks(seen_ranks)}: it is unknown here whether there are more",
+        f"{_ranks(seen_ranks)}: whether there are more ranks is unknown here",
         actual=f"{len(seen_ranks)} ranks found",
         remedy=_together(around) + _if_all_here(seen_ranks),
     )
@@ -106,7 +106,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
     why = "as one machine's share" if job is None else f"and the launcher indicates more machines ({job.said_by})"
     finding = unknown(
         Code.ONE_NODE_ONLY,
-        f"{where} found on {_on(around.mount)}, {why}: it is unknown here what other machines have",
+        f"{where} found on {_on(around.mount)}, {why}: the files of other machines are unknown here",
         actual=f"{len(seen_ranks)} ranks found",
         remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen_ranks)),
     )

@@ -106,7 +106,7 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
     return (
         unknown(
             Code.HEALTH_UNHEARD,
-            f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
+            f"the health file {why}: it may record the chosen checkpoint as unhealthy",
             path=book.path,
             remedy="pass a readable one with --health-file, or accept unknown health with --allow-unknown-health",
         ),

@@ -184,7 +184,8 @@ def _only_left(
             is_there = inventory.named(inventory.tracked.name) is not None
             which = "which is not intact" if is_there else "which is missing"
             message = (
-                f"the tracker names {inventory.tracked.name}, {which}; {save.name} is rejected for no other reason"
+                f"the tracker names {inventory.tracked.name}, {which}; {save.name} is rejected only as part of an "
+                "abandoned branch"
             )
             from shlex import quote  # most trees need no check
 
@@ -360,7 +361,7 @@ def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[st
     names = [prefix or _NO_PREFIX for prefix in prefixes]
     mixed_note = note(
         Code.RUN_MIXED,
-        f"checkpoints of several trainings share this folder ({', '.join(names)}); the config saves as "
+        f"checkpoints of several training runs share this folder ({', '.join(names)}); the config saves as "
         f"{named or _NO_PREFIX}, so that one is used",
         remedy=f"choose another with --prefix {next(prefix or _NO_PREFIX for prefix in prefixes if prefix != named)}",
     )
@@ -382,7 +383,7 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
         why = f"the config selects none of them: it saves as {saves_as}"
     return unknown(
         Code.RUN_MIXED,
-        "checkpoints of several trainings share this folder "
+        "checkpoints of several training runs share this folder "
         f"({', '.join(prefix or _NO_PREFIX for prefix in prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",
     )
@@ -411,7 +412,7 @@ def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     return [
         note(
             Code.RUN_MIXED,
-            f"{prefix} exists only on a few ranks: not treated as a training",
+            f"{prefix} exists only on a few ranks: not treated as a training run",
             path=strays[prefix].shards[0].path,
             remedy=f"select it with --prefix {prefix}",
         )
@@ -427,7 +428,7 @@ def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
 def _weights_only(checkpoint: Checkpoint) -> Finding:
     return suspect(
         Code.WEIGHTS_ONLY,
-        "contains weights but no optimizer state, by design: a training would re-initialize its optimizer",
+        "contains weights but no optimizer state, by design: a run that resumes from it re-initializes its optimizer",
         path=checkpoint.name,
     )
 
@@ -464,7 +465,7 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     remedy = f"restore intact shards of {subject}, and {newest} is {'intact' if opened else 'complete'}{caveat}"
     moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
     if all(why.severity is Severity.UNKNOWN for why in blocking(rejected[0].reasons)):
-        remedy = f"make the files of {subject} readable, and ask again{caveat}"
+        remedy = f"make the files of {subject} readable, and run again{caveat}"
     if moved:
         remedy = f"the files saved by {on_ranks(sorted(moved))} are in another rank's folder: move them back first"
     return (
@@ -535,7 +536,7 @@ def gap_notes(verdict: Verdict) -> list[Finding]:
                 "from another run with the same name"
             ),
             path=fewer[0][1],
-            remedy="compare it with another rank's file unless it was copied",
+            remedy="if it was not copied, compare it with another rank's file",
         )
     ]
 
@@ -573,9 +574,7 @@ def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
 
 
 def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding:
-    fact = (
-        f"{second.path} was written more than an hour after {first.path}, and by their names they are of different runs"
-    )
+    fact = f"{second.path} was written more than an hour after {first.path}, and their names belong to different runs"
     return suspect(
         Code.TIMES_DISAGREE,
         f"{fact}: {checkpoint.name} may mix two runs' saves",

@@ -30,7 +30,7 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
     """
     reports = {report.path: report for report in verdict.reports}
     if reports.keys() != {shard.path for shard in checkpoint.shards}:
-        raise ValueError(f"the verdict on {checkpoint.name} is not one on all its shards")
+        raise ValueError(f"the verdict on {checkpoint.name} does not cover all its shards")
     return Manifest(
         layout=layout,
         checkpoint=checkpoint.name,
@@ -60,7 +60,7 @@ def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
 
 def _seal(report: ShardReport, now: str) -> ShardSeal:
     if report.digest is None or report.stamp is None or report.format is None:
-        raise ValueError(f"{report.path} was not hashed as a whole")
+        raise ValueError(f"{report.path} was not hashed completely")
     return ShardSeal(
         path=report.path,
         size=report.stamp.size,

@@ -282,7 +282,7 @@ def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey,
                     replace(
                         _other_step(save, number, step),
                         severity=Severity.UNKNOWN,
-                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step inside it",
+                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step in its files",
                     ),
                 )
             elif agree or not named.is_free:
@@ -305,7 +305,7 @@ def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
         path=save.name,
         expected=str(number),
         actual=str(step),
-        remedy="resume from another checkpoint, or rename the folder to the step inside it",
+        remedy="resume from another checkpoint, or rename the folder to the step in its files",
     )
 
 

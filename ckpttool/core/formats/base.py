@@ -151,9 +151,9 @@ def over_limit(message: str) -> Finding:
 def unsupported(is_a: FormatName, named: FormatName) -> Finding:
     """Report that a torch file is under the name of another format."""
     form = (
-        "a pickle as torch.save wrote it"
+        "a pickle in the format of torch.save"
         if is_a is FormatName.TORCH_PICKLE
-        else "a zip archive as torch.save writes it"
+        else "a zip archive in the format of torch.save"
     )
     name = {
         FormatName.MINDSPORE_CKPT: ("a MindSpore shard", "under a name that MindSpore uses for its own files"),

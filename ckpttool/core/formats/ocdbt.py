@@ -249,10 +249,10 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
         ValueError: It is not of this kind.
     """
     if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
-        raise ValueError("it begins differently")
+        raise ValueError("it does not begin with the expected bytes")
     version, packing = body.varints(2)
     if version or packing > _ZSTD:
-        raise ValueError(f"version {version} with compression {packing} is not known")
+        raise ValueError(f"version {version} with compression {packing} is not supported")
     return _Body(_unpacked(body.rest())) if packing else body
 
 

@@ -31,7 +31,7 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
             if not byte:  # writers do not pad numbers
                 break
             return value, at + place + 1
-    raise WireError("a number has no end")
+    raise WireError("a number is not terminated")
 
 
 def varints(packed: bytes) -> Iterator[int]:

@@ -77,7 +77,9 @@ class LogReader:
         self.recognised: set[str] = set()
         """Names of the formats of the logs that were opened so far."""
         self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
-        self.no_format = f"is not a log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
+        self.no_format = (
+            f"is not a log that ckpttool recognizes ({', '.join(format_.name for format_ in self.formats)})"
+        )
         self._places = (GuardFiles(), *places)
         self._columns = None if columns is None else parse_columns(columns)
 
@@ -278,7 +280,7 @@ class _Replay:
         return self._stream.read(size)
 
     def seek(self, _offset: int, /) -> object:
-        raise io.UnsupportedOperation("a log is read once, from front to end")
+        raise io.UnsupportedOperation("a log is read only once, from start to end")
 
 
 def _whole_file(path: str, reason: str) -> LogProblem:

@@ -116,7 +116,7 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote]:
     yield from waiting.rows()
     if waiting.others and not waiting.seen:
         tags = ", ".join(sorted(waiting.others)).encode()
-        reason = "it has no tag that ckpttool knows: name one with --columns loss=TAG"
+        reason = "it has no tag that ckpttool recognizes: name one with --columns loss=TAG"
         yield problem(source, 1, reason, tags)
 
 

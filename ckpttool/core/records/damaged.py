@@ -67,10 +67,10 @@ def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     if damaged.stamp != stamp:
         return None
     if damaged.drifted:
-        message = f"found at {moment(damaged.found_at)}, and the file is unchanged since: {damaged.message}"
+        message = f"found at {moment(damaged.found_at)}, and the file has not changed since: {damaged.message}"
         return suspect(Code.REPLICA_DRIFTED, message, path=damaged.path)
     is_same = damaged.stamp.changed_ns == stamp.changed_ns
-    since = "and the file is unchanged since" if is_same else "and its content has not been read since it was touched"
+    since = "and the file has not changed since" if is_same else "and the file has been touched, but not read, since"
     return Finding(
         code=Code.FOUND_DAMAGED,
         severity=Severity.DAMAGE if is_same else Severity.UNKNOWN,

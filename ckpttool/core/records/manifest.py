@@ -207,8 +207,8 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
 def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: SealPlace) -> Finding:
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{by} sealed it on {first.first_seen}, and {owner} on {second.first_seen} with other content: one of "
-        f"them does not have the saved file",
+        f"{by} sealed it on {first.first_seen}, and {owner} on {second.first_seen} with different content: one of "
+        "them does not have the saved file",
         path=first.path,
         expected=first.xxh3_128,
         actual=second.xxh3_128,
@@ -266,7 +266,7 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     manifest = _manifest(record, path)
     same_prefix = place.prefix in {None, manifest.prefix}
     if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
-        raise ParseError(f"it is the manifest of {manifest.checkpoint!a}, and was copied or renamed to here")
+        raise ParseError(f"it is the manifest of {manifest.checkpoint!a}, and was copied or renamed to this one")
     return manifest
 
 

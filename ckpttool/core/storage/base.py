@@ -187,7 +187,7 @@ def is_there(storage: Storage, path: str) -> bool:
 LOST_LINK_REMEDY = "mount the disk of its target, or correct the link"
 _OTHER_USER: dict[type[OSError], str] = {
     PermissionError: "run ckpttool as the user of the training, or change the file's permissions",
-    WithheldError: "set credentials that may list and read there",
+    WithheldError: "set credentials with permission to list and read there",
 }
 
 

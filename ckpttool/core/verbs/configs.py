@@ -46,7 +46,7 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
         titles = " or for ".join(trainer_named(config.trainer).title for config in readable)
         raise UsageError(f"{path} could be a config for {titles}: remove the settings of all but one")
     raise unread or ForeignConfigError(
-        f"{path} is not a training config that ckpttool knows; it reads configs for {_config_readers()}"
+        f"{path} is not a training config that ckpttool recognizes; it reads configs for {_config_readers()}"
     )
 
 

@@ -173,7 +173,8 @@ def _launch(context: Context) -> Iterator[Check]:
         why = "no --config"
         if context.config is not None:
             why = (
-                "a training loads from a local folder: copy the tree to one, and pass it to `launch --load-checkpoint`"
+                "a training run loads from a local folder: copy the tree to one, and pass that folder to `launch "
+                "--load-checkpoint`"
             )
         yield replace(context.check("launch", f"unknown: {why}", findings), unsure=True)
     elif context.edited is None or context.config is None:
@@ -334,7 +335,7 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
     """
     if copied_to is None and not is_local(tree.inventory.root):
         advice = "copy it to one, and pass that to launch with --load-checkpoint"
-        raise UsageError(f"a training loads from a local folder, but {tree.inventory.root} is not one: {advice}")
+        raise UsageError(f"a training run loads from a local folder, but {tree.inventory.root} is not one: {advice}")
     if copied_to is not None and is_local(tree.inventory.root):
         raise UsageError(
             f"--load-checkpoint is for trees in object stores; {tree.inventory.root} is loaded from its own folder"

@@ -46,7 +46,7 @@ TRUSTED_SECONDS = 3600.0
 """Time for which an unchanged verified file is not read again, so that an interrupted run continues."""
 
 
-_NO_SKIP = "no setting skips these batches: to pass them, leave them out of the data set"
+_NO_SKIP = "no setting skips these batches: to skip them, remove them from the data set"
 
 _WITNESSES = 16
 """Maximum number of shards per save whose times are read, spread over its ranks; thousands do not improve the
@@ -332,7 +332,7 @@ def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> L
         return None
     gather: ReadsLogs | None = first_imported(lambda feature: feature.log_evidence)
     if gather is None:
-        raise UsageError("no feature of this ckpttool reads logs")
+        raise UsageError("this ckpttool has no feature that reads logs")
     stages = config.pipeline_stages if config is not None else None
     return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
 

@@ -108,7 +108,7 @@ def open_to_append(path: str) -> int:
         raise WriteFailedError(f"{path!r} is not a regular file")
     if not is_plain(status):
         close(handle)
-        raise WriteFailedError(f"{path!r} also has another name (a hard link), so it is not written")
+        raise WriteFailedError(f"{path!r} has a second name (a hard link), so it is not overwritten")
     return handle
 
 

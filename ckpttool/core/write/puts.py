@@ -78,7 +78,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
         UnsafeError: A link prevents it.
         WriteFailedError: A write failed. Files already in place stay; a repetition completes the rest.
     """
-    with _explained("stopped while putting files in their places"), opened(root) as root_fd:
+    with _explained("stopped while moving files to their final places"), opened(root) as root_fd:
         for put in puts:
             _put(root_fd, put)
 
@@ -112,10 +112,10 @@ def _put(root_fd: int, put: Put) -> None:
     if stamp == put.stamp:
         return  # it was already done
     if _stamp_at(root_fd, put.temporary) != put.stamp:
-        raise _changed(put, f"{put.temporary!r}, the file to be put there, has changed")
+        raise _changed(put, f"{put.temporary!r}, the file to be moved there, has changed")
     is_kept = put.retained is not None and stamp is None and _stamp_at(root_fd, put.retained) == put.replaces
     if put.replaces is not None and stamp != put.replaces and not is_kept:
-        raise _changed(put, "it is no longer the file that was to be replaced")
+        raise _changed(put, "it is no longer the file to be replaced")
     with entered(root_fd, folder) as folder_fd:
         if put.retained is not None and not is_kept:
             _keep(root_fd, folder_fd, name, put.retained)

@@ -44,7 +44,7 @@ _CASES = {
 
 _PLAN = (
     "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that find the "
-    "product, operand and layers, from a checkpoint before it began"
+    "product, operand and layers, from a checkpoint before the gap began"
 )
 _ADVICE = {
     CurveClass.DIVERGED: ("stop it", _PLAN),
@@ -55,7 +55,7 @@ _ADVICE = {
     CurveClass.STEP: ("the recipe does not fit", _PLAN),
     CurveClass.DRIFT: ("the recipe does not fit", _PLAN),
     CurveClass.LATE: ("the recipe does not fit", _PLAN),
-    CurveClass.TRANSIENT: ("it came back on its own, but the baseline never left like this: watch it",),
+    CurveClass.TRANSIENT: ("it came back on its own, but the baseline never departed for this long: watch it",),
     CurveClass.SPIKES: ("not caused by the arithmetic: wait, or skip one: ckpttool resolve --around-spike STEP",),
 }
 
@@ -66,14 +66,14 @@ _SENTENCES = {
     CurveClass.STEP: "The candidate is {worse}{since}, by a constant gap",
     CurveClass.DRIFT: "The candidate is {worse}{since}, by a growing gap",
     CurveClass.LATE: "The candidate is {worse}{since}; whether the gap grows is unknown",
-    CurveClass.TRANSIENT: "The candidate left the baseline for longer than the baseline ever left its own trend, "
-    "and came back",
-    CurveClass.INCONCLUSIVE: "Whether the candidate leaves the baseline is unknown",
+    CurveClass.TRANSIENT: "The candidate departed from the baseline for longer than the baseline ever departed from "
+    "its own trend, and came back",
+    CurveClass.INCONCLUSIVE: "Whether the candidate departs from the baseline is unknown",
     CurveClass.SPIKES: "The candidate {matches}, except for spikes that pass as quickly as the baseline's",
     CurveClass.MATCH: "The candidate {matches}",
 }
 _MATCHES = {
-    Downstream.ALL: "matches the baseline in its loss, but hardly in any downstream task",
+    Downstream.ALL: "matches the baseline in its loss, but differs in almost every downstream task",
     Downstream.SOME: "matches the baseline in its loss, but is worse at some downstream tasks",
     Downstream.NONE: "matches the baseline",
     None: "matches the baseline",
@@ -190,7 +190,7 @@ def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:
         loss = comparison.metric.value
         yield "pairs", f"{comparison.pairs} of {loss}, steps {comparison.first} to {comparison.last}{by}"
     if comparison.pairing is not None:
-        yield "same data", f"correlation {comparison.pairing:.2f} of the changes of both from value to value"
+        yield "same data", f"correlation {comparison.pairing:.2f} between the changes of both runs from value to value"
     gap = comparison.gap
     if gap is not None and comparison.limit is not None:
         share = "" if comparison.relative_gap is None else f" ({comparison.relative_gap:+.2%})"
@@ -221,8 +221,8 @@ def _limit_from(comparison: Comparison) -> str:
 
 
 _EFFECT = {
-    Effect.YES: "yes, more than a repeat on the same data differs",
-    Effect.NO: "no, a repeat on the same data differs as much",
+    Effect.YES: "yes, the difference exceeds that of a repeat on the same data",
+    Effect.NO: "no, a repeat on the same data differs by as much",
     Effect.UNKNOWN: "unknown: there is no repeat on the same data",
 }
 _MATTERS = {True: "yes", False: "no", None: "unknown"}

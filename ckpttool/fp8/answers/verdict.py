@@ -132,7 +132,7 @@ def _headline(answer: Fp8Verdict) -> str:
 
 
 def _cure_title(cure: Cure) -> str:
-    effect = "everything stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
+    effect = "all products stay in FP8" if cure.keeps_fp8 else "these products leave FP8"
     outcome = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
     return f"Fix, as in {cure.id} ({effect}; {outcome}):"
 

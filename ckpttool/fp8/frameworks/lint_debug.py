@@ -397,7 +397,7 @@ def _unknown_products(view: Fp8View) -> Iterator[Problem]:
 def _unknown_tensors(key: str, name: str, content: _Content, form: object) -> Iterator[Problem]:
     targets = list(_targets(content, "tensor"))
     if not targets:
-        remedy = "write `tensors: [activation, weight, gradient]`, or some"
+        remedy = "write `tensors: [activation, weight, gradient]`, or some of them"
         yield _stops(key, f"{name} does not name any tensors", remedy)
     for tensors, inner in targets:
         for tensor in tensors:

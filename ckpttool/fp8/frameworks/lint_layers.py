@@ -104,7 +104,7 @@ def _emulated(view: Fp8View) -> Iterator[Problem]:
                 dotted(entry.key),
                 f"`emulate` and the recipe {recipe} cannot be combined: torchtitan up to 0.2 then does not emulate, "
                 "and later versions replace the recipe with one scale per tensor and gradients in E5M2",
-                "remove `emulate` on a device with FP8; elsewhere remove the recipe: it is another arithmetic",
+                "remove `emulate` on a device with FP8; elsewhere remove the recipe, whose arithmetic differs",
             )
 
 

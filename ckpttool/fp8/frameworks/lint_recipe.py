@@ -112,11 +112,11 @@ def _wgrad(view: Fp8View) -> Iterator[Problem]:
             why = (
                 f"the recipe {scope.recipe.value} has no such setting"
                 if is_other and scope.recipe is not None
-                else "Transformer Engine 2.0 removed the setting, and ignores unknown words"
+                else "Transformer Engine 2.0 removed the setting, and ignores unknown arguments"
             )
             yield suspect(
                 scope.key(name),
-                f"it does not make anything compute in higher precision: {why}",
+                f"no product is computed in higher precision because of it: {why}",
                 "remove it; `ckpttool fp8 plan` writes the setting that computes the weight gradient in BF16",
             )
 
@@ -148,7 +148,7 @@ def _not_taken(view: Fp8View) -> Iterator[Problem]:
             if name not in accepted and not name.startswith("_"):
                 yield suspect(
                     f"{scope.place}.{name}".lstrip("."),
-                    f"`{name}` is not a setting of DelayedScaling, which ignores unknown words",
+                    f"`{name}` is not a setting of DelayedScaling, which ignores unknown arguments",
                     f"remove it; known: {', '.join(sorted(_DELAYED_TAKES))}",
                 )
 

@@ -243,9 +243,9 @@ def _again(last: _Round) -> Iterator[Trial]:
         round=last.number,
         title="the candidate, unchanged, once more",
         products=Products.all(Arithmetic.FP8),
-        if_guilty="The gap comes back this time: something outside the arithmetic decides it.",
+        if_guilty="The gap comes back this time: a cause outside the arithmetic decides it.",
         if_innocent=(
-            "The gap did not come back twice: the cause is hardware or data, not FP8. Check with `ckpttool health` "
+            "Twice the gap did not come back: the cause is hardware or data, not FP8. Check with `ckpttool health` "
             "and `log replay`."
         ),
     )
@@ -280,7 +280,7 @@ def _current(last: _Round) -> Iterator[Trial]:
             round=last.number,
             title=f"current scaling for {last.named}",
             products=Products.fp8_but(Arithmetic.CURRENT, last.culprits),
-            if_guilty="The cheapest fix: everything stays in FP8.",
+            if_guilty="This is the cheapest fix: all products stay in FP8.",
             if_innocent="A current scale is not enough: use another recipe, or BF16.",
         )
 
@@ -298,7 +298,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
                 title=f"the whole run with the recipe {recipe.value}",
                 products=Products.all(Arithmetic.FP8),
                 recipe=recipe,
-                if_guilty="The recipe fixes it: everything stays in FP8.",
+                if_guilty="The recipe closes the gap: all products stay in FP8.",
                 if_innocent="This recipe does not help.",
             )
 
@@ -365,7 +365,7 @@ def _operands(last: _Round) -> Iterator[Trial]:
                 products=Products.fp8_but(Arithmetic.FAKE, last.culprits),
                 operand=operand,
                 if_guilty=f"The {operand.value} is not the cause: without the other operand in FP8 there is no gap.",
-                if_innocent=f"FP8 of the {operand.value} alone is the cause.",
+                if_innocent=f"FP8 for the {operand.value} alone is the cause.",
             )
 
 

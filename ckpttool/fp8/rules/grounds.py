@@ -38,8 +38,8 @@ def suspicion_of(comparison: Comparison) -> Suspicion:
 
 
 _WELL = {
-    CurveClass.MATCH: "the candidate matches its baseline: there is nothing to explain",
-    CurveClass.SPIKES: "apart from ordinary spikes the candidate matches its baseline: there is nothing to explain",
+    CurveClass.MATCH: "the candidate matches its baseline: there is no gap to explain",
+    CurveClass.SPIKES: "apart from ordinary spikes the candidate matches its baseline: there is no gap to explain",
     CurveClass.TRANSIENT: "the candidate recovered on its own: there is no gap at its end to explain",
 }
 

@@ -120,7 +120,7 @@ TABLE = (
     Row(
         when=lambda facts: not facts.is_reproduced and facts.plan.suspicion.kind is CurveClass.INCONCLUSIVE,
         kind=VerdictKind.INNOCENT,
-        because=f"{_NOT_REPRODUCED}: FP8 does what BF16 does",
+        because=f"{_NOT_REPRODUCED}: FP8 behaves like BF16",
     ),
     Row(
         when=lambda facts: not facts.is_reproduced and abs(facts.gap_again) <= facts.limit,
@@ -132,7 +132,7 @@ TABLE = (
         when=lambda facts: not facts.is_reproduced and math.isfinite(facts.gap_again),
         kind=VerdictKind.UNDECIDED,
         because="the gap came back in one of two runs: C2 is {0.gap_again:+.4g} from B",
-        notes=("something outside the arithmetic decides whether it comes back: run on other machines",),
+        notes=("a cause outside the arithmetic decides whether it comes back: run on other machines",),
     ),
     Row(
         when=lambda facts: not facts.is_reproduced and facts.restart_lost_history,

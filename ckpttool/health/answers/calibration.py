@@ -95,4 +95,4 @@ def _basis(threshold: Threshold | Refusal, calibration: Calibration) -> Iterator
                 f"{threshold.false_alarms_at_most:.3g}"
             )
             alarms = f"{threshold.alarm_share:.2%} of the steps are at or above it"
-            yield f"{alarms}; {threshold.excluded} were treated as spikes and left out"
+            yield f"{alarms}; {threshold.excluded} were treated as spikes and excluded"

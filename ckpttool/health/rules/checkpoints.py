@@ -91,7 +91,7 @@ def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgem
     if not drifted or judgement.health is Health.UNHEALTHY:
         return judgement
     ranks = tuple(sorted({rank for finding in drifted for rank in finding.ranks}))
-    note = f"its weights of {on_ranks(ranks)} drifted from their replicas: ckpttool verify shows since which step"
+    note = f"its weights of {on_ranks(ranks)} drifted from their replicas: ckpttool verify shows from which step on"
     return replace(judgement, health=Health.UNHEALTHY, source="replicas", note=note)
 
 

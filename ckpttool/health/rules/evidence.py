@@ -191,7 +191,7 @@ def no_log() -> Finding:
     """Report that there is no log."""
     return unknown(
         Code.LOG_UNREADABLE,
-        "there is no training log beside the checkpoints: the threshold could not be applied",
+        "no training log was found near the checkpoints, so the threshold could not be applied",
         remedy="give one with --log, or omit --health-threshold",
     )
 
@@ -202,17 +202,17 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
         return None
     return note(
         HealthCode.LOG_GOES_ON,
-        f"{save.name} is from step {save.step}, and the log continues to step {attempts[-1].last}: the steps between "
-        "have to be repeated",
+        f"{save.name} is from step {save.step}, and the log continues to step {attempts[-1].last}: the steps in "
+        "between must be redone",
     )
 
 
 def no_steps(sources: Sequence[str]) -> Finding:
     """Report that the requested logs show no step."""
-    more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
+    more = f" or in {len(sources) - 1} more" if len(sources) > 1 else ""
     return unknown(
         Code.LOG_UNREADABLE,
-        f"the log has no step{more}: it cannot answer the question",
+        f"no step was found in the log{more}, so the question cannot be answered",
         path=sources[0],
         remedy="give the log of a rank that trained; if its columns have other names, give them with --columns",
     )

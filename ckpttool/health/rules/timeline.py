@@ -200,7 +200,7 @@ def _mark_by_start(
         marks = [_mark(line_of(place), save) for place in home.attempts]
         if len({mark.state for mark in marks}) == 1:
             return marks[0]
-    reason = "the logs do not show which start of the training saved it, and another start reached its step too"
+    reason = "the logs do not show which start of the training saved it, and another start also reached its step"
     return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
 
 

@@ -43,7 +43,7 @@ def gather(
     logs_root = root if question.threshold is not None or question.spike is not None else None
     log = reader.merged((*question.logs.patterns, *names), logs_root)
     if log is None and question.spike is not None:
-        raise UsageError("there is no training log beside the checkpoints: give --log")
+        raise UsageError("no training log was found near the checkpoints: give --log")
     detected, _ = detector_events(names)
     logs = ReadLogs(
         log=None if log is None else _without_detectors(log, {event.source for event in detected}, reader.no_format),

@@ -107,13 +107,13 @@ def assert_writable(tree: Tree, question: HealthQuestion) -> None:
     if question.health_file is None:
         assert_changeable(tree.storage.root)
     if question.threshold is None:
-        raise UsageError("--write records a judgement: give a --threshold for it")
+        raise UsageError("--write needs a --threshold")
     if health_file_of(tree.layout) is None:
         raise UsageError("--write: the trainer of this tree has no health file that ckpttool knows")
     refusals = _nameless(tree)
     if refusals and len(refusals) == len(tree.inventory.checkpoints):
         why = next(iter(refusals.values())).why
-        raise UsageError(f"--write {why}; resolve --health-threshold judges without a record")
+        raise UsageError(f"--write {why}; resolve --health-threshold rates checkpoints without a record")
 
 
 def _nameless(tree: Tree) -> dict[str, Refusal]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.abilities import PolicyWords
 
 _STAND_IN = (
-    "the logs have no line of a detector, so the square of the global norm is judged, in place of each parameter's "
+    "the logs have no lines of a detector, so the square of the global norm is checked instead of each parameter's "
     "largest gradient, which the detector uses"
 )
 

@@ -69,7 +69,9 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
         f"{doubtful.checkpoint.name} may be intact: the only reason against it is that the machines saw different "
         "files",
         path=doubtful.checkpoint.name,
-        remedy="run ckpttool part again on all machines while nothing is saved, and remove the files of former ranks",
+        remedy=(
+            "run ckpttool part again on all machines while no save is in progress, and remove the files of former ranks"
+        ),
     )
     return replace(decision, findings=(finding, *decision.findings))
 
@@ -196,7 +198,7 @@ class _Judge:
             findings.append(unknown(NodesCode.PART_MISSING, message, path=name, remedy=remedy))
         findings.extend(_long_before(merge.seats))
         for seat in merge.left_out:
-            message = f"{seat.name} is older than the newest parts or of another run, and was ignored"
+            message = f"{seat.name} is older than the newest parts, or belongs to another run, and was ignored"
             findings.append(note(NodesCode.PART_STALE, message, remedy="do not give it"))
         return findings
 
@@ -320,10 +322,10 @@ def _is_another_folder(first: Seat, second: Seat) -> bool:
 def _listing_finding(path: str | None, seats: Sequence[Seat]) -> Finding:
     names = " and ".join(seat.name for seat in seats)
     message = (
-        f"{names} divided the files as if they saw one disk, but saw different names there: files that each left to "
-        "the other may be unchecked"
+        f"{names} divided the files as if they saw one disk, but saw different names there: files that each machine "
+        "left to the other may be unchecked"
     )
-    remedy = "run ckpttool part --split none again on all machines; or when nothing is being saved"
+    remedy = "run ckpttool part --split none again on all machines, or run it again when no save is in progress"
     return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 

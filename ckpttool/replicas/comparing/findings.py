@@ -112,29 +112,29 @@ def _why(suspicion: Suspicion) -> str:
         since = "this checkpoint" if suspicion.since is None else _named(suspicion.since)
         before = "" if suspicion.agreed_at is None else f"; at {_named(suspicion.agreed_at)} they still agreed"
         return (
-            f", from {since} on{before}: a device computed wrongly in between, or a gradient was not reduced over "
-            f"all ranks"
+            f", from {since} on{before}: a device computed wrong values in between, or a gradient was not reduced "
+            "over all ranks"
         )
     if suspicion.copy_of is not None:
         return f": it equals rank {suspicion.copy_of}"
     if suspicion.as_of is not None:
         return f": it equals this rank's file of {suspicion.as_of}, so it is an older file under a newer name"
     if suspicion.kind is SuspicionKind.STALE and not suspicion.may_be_right:
-        return ": it is another run's file under this name, or a device computed wrongly"
+        return ": it is another run's file under this name, or a device computed wrong values"
     if suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided:
-        return ", and as many ranks agree with it: nothing shows which is right"
+        return ", and as many ranks agree with it: there is no evidence which is right"
     return "" if suspicion.is_decided or severity(suspicion) is Severity.DAMAGE else _too_few(suspicion)
 
 
 def _too_few(suspicion: Suspicion) -> str:
     if is_outvoted(suspicion):
-        return ": nothing proves which copy is right"
+        return ": there is no proof which copy is right"
     if len(suspicion.replicas) == 1:
         return ": one of the two is damaged"
     heard = len({*suspicion.replicas} - {*suspicion.unheard})
     if heard == len(suspicion.replicas):
-        return f", and only {heard} of them agree: nothing proves that they are right"
-    return f", and only {heard} of these {'is' if heard == 1 else 'are'} intact: nothing proves which is right"
+        return f", and only {heard} of them agree: there is no proof that they are right"
+    return f", and only {heard} of these {'is' if heard == 1 else 'are'} intact: there is no proof which is right"
 
 
 def _named(saved: SavedAt) -> str:

@@ -14,8 +14,8 @@ class DeepSpeedCode(metaclass=Rows):
         group="Rules about other trainers' configs",
         headline="Every start goes back to the converted save",
         meaning=(
-            "`checkpoint.load_universal` is intended for the one start after `ds_to_universal.py`. If it stays, "
-            "every further start ignores the saves made since."
+            "`checkpoint.load_universal` is intended for the one start after `ds_to_universal.py`. If it stays set, "
+            "every later start ignores newer saves."
         ),
         evidence=(
             "From the code of DeepSpeed 0.19.8: without a tag it follows `latest_universal`, which only the "
@@ -23,7 +23,8 @@ class DeepSpeedCode(metaclass=Rows):
         ),
         trainers={
             "DeepSpeed": (
-                "Loads the converted save, silently ignoring newer ones; without that file it stops with a ValueError."
+                "Loads the converted save, silently ignoring newer saves. Without `latest_universal`, it stops "
+                "with a ValueError."
             ),
         },
         to_do=(

@@ -13,13 +13,13 @@ class MegatronCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         check="launch",
         group="Records",
-        headline="The tracker makes the trainer load something else",
+        headline="The tracker makes the trainer load a different checkpoint",
         meaning=(
             "The plan names an iteration, and the tracker names another, `release`, or none. The tracker overrides "
-            "the option or acts beside it: for legacy saves with a distributed optimizer, Megatron-LM loads the "
-            "moments from the tracker's iteration and the weights from the named one, without an error."
+            "the option, or is used in addition to it: for legacy saves with a distributed optimizer, Megatron-LM "
+            "loads the moments from the tracker's iteration and the weights from the named one, without an error."
         ),
-        evidence="The tracker is read as the trainer reads it, and compared with the checkpoint of the plan.",
+        evidence="The tracker is read in the same way as by the trainer, and compared with the planned checkpoint.",
         to_do=(
             "Point the tracker at the checkpoint to load:",
             "    ckpttool repair pointer DIR --checkpoint NAME --apply",

@@ -13,10 +13,10 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, DAMAGE),
         verdict="missing",
         group="Checkpoints",
-        headline="A shard's name has its numbers in another form",
+        headline="The numbers in a shard's name have a different form",
         meaning=(
-            "20_2 and 020_2 mean the same checkpoint to a reader, but are two names to MindFormers, which writes "
-            "no leading zeros and no suffix for the first run. The file was renamed."
+            "For a reader 20_2 and 020_2 are the same checkpoint, but for MindFormers they are two names: it writes "
+            "no leading zeros, and no suffix for the first run. The file was renamed."
         ),
         evidence=(
             "The name is compared with the name that MindFormers would write. It is damage if the rank has no file "
@@ -24,11 +24,11 @@ class MindFormersCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "With a name in `resume_training` every rank looks for exactly that name: the rank with the other "
-                "one stops with FileNotFoundError."
+                "With a name in `resume_training`, every rank looks for exactly that name. The rank with the "
+                "differing name stops with FileNotFoundError."
             ),
         },
-        to_do=("Rename it as the message says.",),
+        to_do=("Rename the file as described in the message.",),
     )
 
     EXTRA_SAFETENSORS = Row(
@@ -41,7 +41,7 @@ class MindFormersCode(metaclass=Rows):
             "checkpoint, so every *.safetensors in the folder counts, whatever its name."
         ),
         evidence=(
-            "Any *.safetensors beside PREFIX-model-0000000-0000001 and PREFIX-opt-0000000-0000001; names that "
+            "Any *.safetensors other than PREFIX-model-0000000-0000001 and PREFIX-opt-0000000-0000001; names that "
             "begin with a dot do not count."
         ),
         trainers={
@@ -58,10 +58,13 @@ class MindFormersCode(metaclass=Rows):
         weights=(DAMAGE,),
         group="Checkpoints",
         headline="Ranks of one checkpoint were saved in different epochs",
-        meaning="epoch_num in one rank's file differs from the other ranks: an older file under a newer name.",
+        meaning="epoch_num in one rank's file differs from the other ranks: an older file has a newer name.",
         evidence="epoch_num is read from every rank's file; the majority counts.",
         trainers={
-            "MindFormers": "Never compares; every rank continues from its own counter (up to 1.7: from rank 0's).",
+            "MindFormers": (
+                "Does not compare the epochs: every rank continues from its own counter (up to 1.7: from that of "
+                "rank 0)."
+            ),
         },
         to_do=(
             "Do not resume from it. Choose another checkpoint:",
@@ -78,10 +81,10 @@ class MindFormersCode(metaclass=Rows):
             "meta.json is newer than the newest shard: the shard was pruned or lost, most often in a power failure "
             "seconds after the save."
         ),
-        evidence="The name in meta.json is looked up beside it.",
+        evidence="The file named in meta.json is looked up in the same folder.",
         trainers={
             "MindFormers": (
-                "Uses the lowest step of all meta.json as an upper limit, so it may still find an older one."
+                "Uses the lowest step of all meta.json as an upper limit, so it may still find an older checkpoint."
             ),
         },
         to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
@@ -96,9 +99,9 @@ class MindFormersCode(metaclass=Rows):
             "With async_save the last save of a run never reaches meta.json; neither does a save during an "
             "exception. The newer shards may be intact."
         ),
-        evidence="The shard that meta.json names is compared with the newest one, by the true step inside.",
+        evidence="The shard that meta.json names is compared with the newest shard, by the step inside the files.",
         trainers={
-            "MindFormers": "Resumes from the older step and repeats the steps since.",
+            "MindFormers": "Resumes from the older step and repeats the later steps.",
         },
         to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
     )
@@ -108,8 +111,8 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Records",
         headline="A rank has no meta.json",
-        meaning="The trainer writes one after each save. It was never written, or not copied.",
-        evidence="It is not in the rank's folder.",
+        meaning="The trainer writes a meta.json after each save. It was never written, or not copied.",
+        evidence="The file is not in the rank's folder.",
         trainers={
             "MindFormers": (
                 "Uses the meta.json of other ranks. If no rank has one, it uses file times; with safetensors, "
@@ -123,10 +126,10 @@ class MindFormersCode(metaclass=Rows):
         "meta-disagrees",
         weights=(NOTE,),
         group="Records",
-        headline="The ranks' meta.json disagree, or one contradicts itself",
+        headline="The meta.json files of the ranks disagree, or one contradicts itself",
         meaning=(
-            "Some ranks recorded an earlier save as their last than others, or a record names a file of another "
-            "save than its own numbers. A rank died, or files were copied."
+            "Some ranks recorded an earlier save as their last one, or a record's numbers and the file it names "
+            "belong to different saves. A rank died, or files were copied."
         ),
         evidence="The records of all ranks are compared with each other, and each with the file name in it.",
         trainers={
@@ -139,7 +142,7 @@ class MindFormersCode(metaclass=Rows):
         "breakpoint-file",
         weights=(NOTE,),
         group="Files",
-        headline="Saved during an exception: not a checkpoint",
+        headline="A file saved during an exception is not a checkpoint",
         meaning=(
             "exception_save leaves a *_breakpoint.ckpt. It contains the step within the epoch instead of the "
             "global step, and only some ranks may have one."
@@ -147,7 +150,7 @@ class MindFormersCode(metaclass=Rows):
         evidence="The name ends in _breakpoint.ckpt.",
         trainers={
             "MindFormers": (
-                "One such file in any rank's folder makes the whole resume fail ('Can't match epoch and step')."
+                "Such a file in any rank's folder makes the whole resume fail ('Can't match epoch and step')."
             ),
         },
         to_do=("Move it away if MindFormers is to resume on its own; a launch config is not affected.",),
@@ -159,14 +162,14 @@ class MindFormersCode(metaclass=Rows):
         group="Settings",
         headline="A key under `trainer:` stops every start",
         meaning=(
-            "Nothing is trained while it is there, whatever its value. The documentation shows `data_skip_steps` "
+            "No run can start while the key is there, whatever its value. The documentation shows `data_skip_steps` "
             "and `ignore_data_skip` under `trainer:`, and `ckpttool launch` used to write them there too. A custom "
-            "class, named by `auto_register`, may take other keys and is not judged."
+            "class, named by `auto_register`, may accept other keys and is not checked."
         ),
         evidence="The code of 1.3.2 to 2.1.0, and a start of each: all trainer classes take only `model_name`.",
         trainers={
             "MindFormers": (
-                "Passes every key but `type` to the trainer's class: TypeError: "
+                "Passes every key except `type` to the trainer's class: TypeError: "
                 "CausalLanguageModelingTrainer.__init__() got an unexpected keyword argument 'data_skip_steps'."
             ),
         },
@@ -184,8 +187,8 @@ class MindFormersCode(metaclass=Rows):
         headline="The state of streaming data is missing",
         meaning=(
             "With `streaming: True` the data loader keeps its position in its own files. Those of the checkpoint's "
-            "step are missing or damaged on some rank. Unknown if the folder is relative to another one, or if the "
-            "config does not say which ranks read data."
+            "step are missing or damaged on some rank. Unknown if the folder is a relative path, or if the config "
+            "does not show which ranks read data."
         ),
         evidence=(
             "`dataset_state_dir/step_N/dataset_state_rankR.json` of each rank that reads data; N is the step at "
@@ -207,9 +210,9 @@ class MindFormersCode(metaclass=Rows):
         group="Settings",
         headline="Streaming data cannot start at the requested position",
         meaning=(
-            "Streaming data resumes where the state files of the checkpoint's step say. A new data set, a changed "
-            "batch size or a way around a spike cannot move it: the loader continues at the old position, repeats "
-            "a sample forever, or stops."
+            "Streaming data resumes at the position in the state files for the checkpoint's step. A new data set, a "
+            "changed batch size or a resume around a spike cannot change it: the loader continues at the old "
+            "position, repeats a sample forever, or stops."
         ),
         evidence="The config's `train_dataset.data_loader` is compared with the request; run with the real loader.",
         trainers={
@@ -217,7 +220,7 @@ class MindFormersCode(metaclass=Rows):
                 "Loads the state of its own step number, whatever `data_skip_steps` and `ignore_data_skip` say."
             ),
         },
-        to_do=("Omit the option, or start a new training from only the weights.",),
+        to_do=("Omit the option, or start a new run from only the weights.",),
     )
 
     PREFIX_DIFFERS = Row(
@@ -225,18 +228,20 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Settings",
-        headline="The config saves under a different prefix from the checkpoint's",
+        headline="The config saves under a prefix that differs from the checkpoint's",
         meaning=(
-            "By its file names, the next save starts a second training in the folder: its `_1`, `_2` and its steps "
-            "do not continue the present ones, and from then on --prefix is needed to tell them apart. Often the "
-            "config belongs to another training."
+            "By its file names, the next save starts a second run in the folder: its suffixes `_1`, `_2` and its "
+            "steps do not continue the existing ones, and after that --prefix is needed to distinguish them. Often "
+            "the config belongs to another training run."
         ),
         evidence=(
             "`prefix` of the CheckpointMonitor callback, or of the `checkpoint:` section, is compared with the "
             "file names before `_rank_N` (`-model-` in the newer layout)."
         ),
         trainers={
-            "MindFormers": ("Loads what it is configured to load, whatever the prefix, and saves under the config's."),
+            "MindFormers": (
+                "Loads the configured checkpoint, whatever its prefix, and saves under the prefix in the config."
+            ),
         },
         to_do=(
             "Write the prefix from the message; if the change is intended, accept it:",
@@ -249,21 +254,26 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="launch",
         group="Settings",
-        headline="MindFormers will not scale a step counter exactly",
+        headline="MindFormers does not scale a step counter exactly",
         meaning=(
             "After a change of the global batch size it multiplies counters by a floating-point ratio, or (newer "
-            "layout, the optimizer's step) not at all. A note if only labels are off; suspect if the learning rate "
-            "is."
+            "layout, the optimizer's step) not at all. A note if only step numbers are wrong; suspect if the "
+            "learning rate is wrong."
         ),
         evidence=(
             "The same arithmetic (float32 in the rank_N layout, float64 in the newer one) is compared with whole "
             "numbers."
         ),
         trainers={
-            "MindFormers": "27 steps from batches of 56 to 12 become 125 instead of 126.",
+            "MindFormers": (
+                "Scales 27 steps with batches of 56 samples to 125 steps with batches of 12, instead of 126."
+            ),
         },
         to_do=(
-            "The data is safe: data_skip_steps is exact. For sizes at which everything is exact:",
+            (
+                "The data position is right, because data_skip_steps is exact. For batch sizes at which all counters "
+                "are exact:"
+            ),
             "    ckpttool scale-skip DIR --new-gbs N",
         ),
     )
@@ -273,11 +283,11 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         check="launch",
         group="Settings",
-        headline="Data sinking differs from the run that saved",
+        headline="Data sinking differs from the run that saved the checkpoint",
         meaning=(
-            "With data sinking the checkpoint counts sinks, not steps; without, it counts epochs. With another "
-            "sink size, or if sinking was switched on or off, the same number means another number of steps, and "
-            "the training ends too early, or plans more than the data has. With `sink_size: -1` each sink is the "
+            "With data sinking the checkpoint counts sinks, not steps; without, it counts epochs. With another sink "
+            "size, or if sinking was switched on or off, the same counter means a different number of steps, and the "
+            "training ends too early, or plans more steps than the data has. With `sink_size: -1` each sink is the "
             "complete data set, so after a save within an epoch the batches of that epoch are trained again."
         ),
         evidence=(
@@ -306,7 +316,7 @@ class MindFormersCode(metaclass=Rows):
         ),
         evidence="Both counters are computed as MindFormers does, and compared.",
         trainers={
-            "MindFormers": "Treats a step that rounds to the end of an epoch as a completed epoch.",
+            "MindFormers": "If a step rounds to the end of an epoch, treats the epoch as completed.",
         },
         to_do=("Choose a batch size at which both agree (the message names one), or raise runner_config.epochs.",),
     )
@@ -316,14 +326,15 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="A .ckpt next to the rank folders would be loaded instead",
+        headline="A .ckpt next to the rank folders would be loaded instead of the checkpoint",
         meaning=(
             "There are weights (a best.ckpt, a merged file, a strategy file) in the folder that load_checkpoint "
-            "names. If the chosen checkpoint consists of safetensors files, nothing is wrong."
+            "names. If the chosen checkpoint consists of safetensors files, it is not affected."
         ),
         evidence=(
-            "The names in the folder. Run with 1.3.2, 1.6.0, 1.8.0 and 2.1.0: all tensors came from the additional "
-            "file, the data position from the file that resume_training named, exit 0."
+            "The names in the folder are checked. In runs with 1.3.2, 1.6.0, 1.8.0 and 2.1.0, all tensors came from "
+            "the additional file, the data position from the file that resume_training named, and the exit code was "
+            "0."
         ),
         trainers={
             "MindFormers": (
@@ -333,7 +344,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "Move it to a folder that no training reads:",
+            "Move it to a folder that no training run reads:",
             "    mv output/checkpoint/best.ckpt output/",
         ),
     )
@@ -345,8 +356,8 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="The files' prefix contains a rank",
         meaning=(
-            "In `my_rank_7_model_rank_0-15_2.ckpt` the first rank is a part of the prefix, but MindFormers treats "
-            "it as the file's, and replaces it by each rank's own number."
+            "In `my_rank_7_model_rank_0-15_2.ckpt` the first rank number is part of the prefix, but MindFormers "
+            "treats it as the rank of the file, and replaces it with each rank's own number."
         ),
         evidence=("The name that MindFormers derives from rank 0's file is compared with the file that each rank has."),
         trainers={
@@ -371,9 +382,8 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="The checkpoint contains no optimizer state",
         meaning=(
-            "An iteration of the newer layout has only model shards. With `no_save_optim: True` (or "
-            "`save_optimizer: False`) that is intended; otherwise the files were lost, and nothing else in the "
-            "tree shows it."
+            "An iteration of the newer layout has only model shards. With `no_save_optim: True` (or `save_optimizer: "
+            "False`) that is intended; otherwise the files were lost, and there is no other sign of it in the tree."
         ),
         evidence=(
             "No file of the checkpoint is named PREFIX-opt-…, and its record, if it has one, lists none. A note if "
@@ -386,7 +396,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "Restore the -opt- files, or accept it:",
+            "Restore the -opt- files, or accept the finding:",
             "    ckpttool preflight --allow optimizer-missing …",
         ),
     )
@@ -398,11 +408,12 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="A character in the path of safetensors files makes it a pattern",
         meaning=(
-            "The training would start, but not from this checkpoint. Files in the format ckpt are opened by their "
-            "name and are not affected."
+            "The training would start, but not from this checkpoint. Files in ckpt format are opened by name and are "
+            "not affected."
         ),
         evidence=(
-            "The absolute path that a launch config would contain, and the code of 1.6.0 to 2.1.0; run with 2.1.0."
+            "From the absolute path that a launch config would contain, the code of 1.6.0 to 2.1.0, and a run "
+            "with 2.1.0."
         ),
         trainers={
             "MindFormers": (
@@ -424,10 +435,10 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="One device cannot load safetensors from rank folders",
         meaning=(
-            "A training without `use_parallel: True` can save such files but not resume from them, neither by "
-            "folder nor by file. In the format ckpt, and in the newer layout, it can."
+            "A run without `use_parallel: True` can save such files but cannot resume from them, by folder or by "
+            "file. It can resume from ckpt files, and from the newer layout."
         ),
-        evidence="The config, the layout and the code of 1.6.0 to 2.1.0; run with 1.8.0 and 2.1.0.",
+        evidence="From the config, the layout, the code of 1.6.0 to 2.1.0, and runs with 1.8.0 and 2.1.0.",
         trainers={
             "MindFormers": "ValueError: when input checkpoint file is rank dir, Please set use_parallel: True",
         },
@@ -446,12 +457,12 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="With MS_ENABLE_TFT MindFormers loads the newest file instead of the named one",
         meaning=(
-            "Fault tolerance (TTP, UCE, ARF or HCCE in MS_ENABLE_TFT) is designed for a restart after its own "
-            "save. For any other resume, the chosen checkpoint is not looked for."
+            "Fault tolerance (TTP, UCE, ARF or HCCE in MS_ENABLE_TFT) is designed for a restart after its own save. "
+            "In any other resume, it does not look for the chosen checkpoint."
         ),
         evidence=(
-            "The environment of this ckpttool, the config, and the code of 1.6.0 to 2.1.0; the function was run "
-            "with 2.1.0. Start ckpttool with the environment of the training."
+            "From the environment of this ckpttool process, the config, and the code of 1.6.0 to 2.1.0; the function "
+            "was run with 2.1.0. Start ckpttool with the environment of the training."
         ),
         trainers={
             "MindFormers": (
@@ -460,7 +471,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "Start once without it:",
+            "Start once without the variable:",
             "    unset MS_ENABLE_TFT",
         ),
     )
@@ -472,17 +483,19 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="Data-parallel mode cannot load a checkpoint saved with remove_redundancy",
         meaning=(
-            "Each rank's file has a part of the tensors. To redistribute them MindSpore needs the layout of a "
-            "compiled network, and outside (semi-)automatic parallelism none is compiled."
+            "Each rank's file has a part of the tensors. To redistribute them, MindSpore needs the layout of a "
+            "compiled network, and it compiles one only in (semi-)automatic parallelism."
         ),
-        evidence="The file's own `remove_redundancy`; if it has none, and for ckpt, the config's. Run.",
+        evidence=(
+            "From the file's own `remove_redundancy`; if it has none, and for ckpt, from the config; and from a run."
+        ),
         trainers={
             "MindFormers": (
                 "ValueError: When loading a parameter dict that has removed redundancy, the network should be compiled."
             ),
         },
         to_do=(
-            "Resume from a checkpoint that was saved without it, and save without it:",
+            "Resume from a checkpoint that was saved without remove_redundancy, and switch it off:",
             "    ckpttool preflight DIR --config BASE.yaml --checkpoint NAME",
         ),
     )
@@ -493,15 +506,15 @@ class MindFormersCode(metaclass=Rows):
         check="launch",
         group="Starts",
         headline="More batches are skipped than all epochs have",
-        meaning="The data position is after the end of the data, often after a skip around a spike near the end.",
+        meaning="The data position is after the end of the data, often because of a skip around a spike near the end.",
         evidence=(
-            "The plan's data_skip_steps, the config's epochs, and the batches per epoch as for training-complete. "
-            "Run with 2.1.0."
+            "From the plan's data_skip_steps, the config's epochs, the batches per epoch (as for training-complete), "
+            "and a run with 2.1.0."
         ),
         trainers={
             "MindFormers": "Fails before the first step: reset step must be less than dataset_size * num_epochs.",
         },
-        to_do=("Skip less, or raise runner_config.epochs to the number in the message.",),
+        to_do=("Skip fewer batches, or raise runner_config.epochs to the number in the message.",),
     )
 
     DATA_END_EARLY = Row(
@@ -517,13 +530,13 @@ class MindFormersCode(metaclass=Rows):
         evidence="Both are counted as MindFormers counts them, and were compared with runs of 2.1.0.",
         trainers={
             "MindFormers": (
-                "Plans by the step, not by the data. At the end of the data: Exception thrown from dataset "
-                "pipeline, exit 1, and the training since the last save is lost. Other epochs move both ends "
-                "together."
+                "Plans by steps, not by the data. At the end of the data it stops with `Exception thrown from "
+                "dataset pipeline` and exit code 1, and the training since the last save is lost. A different number "
+                "of epochs moves both ends by the same amount."
             ),
         },
         to_do=(
-            "End it one step before, cleanly, by a callback in BASE.yaml with the number in the message:",
+            "End the run cleanly one step before, with a callback in BASE.yaml and the number in the message:",
             "    callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     )
@@ -535,9 +548,9 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="The run will end at a different step than before",
         meaning=(
-            "A run without sinks does not train the remaining steps but complete epochs. It ends elsewhere if the "
-            "data restarts, or resumes elsewhere, in the middle of an epoch, and if the data set has grown or "
-            "shrunk since the first epoch: from step 50 of 80, with 20 batches per epoch that became 30, it ends "
+            "A run without sinks trains complete epochs, not the remaining steps. It ends at a different step if the "
+            "data restarts, or resumes at another position, in the middle of an epoch, or if the data set has grown "
+            "or shrunk since the first epoch: from step 50 of 80, with 20 batches per epoch that became 30, it ends "
             "at step 90 of 120. The new size is known only if the config gives it (Megatron's `sizes`); otherwise "
             "the message says for which size the end is right."
         ),
@@ -549,7 +562,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "End it at the right step, by a callback in BASE.yaml with the number in the message:",
+            "End the run at the right step, with a callback in BASE.yaml and the number in the message:",
             "    callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     )
@@ -562,8 +575,8 @@ class MindFormersCode(metaclass=Rows):
         headline="Resharding .ckpt files loads a different file from the one named",
         meaning=(
             "With `auto_trans_ckpt: True` the weights would come from another save, while step, epoch and data "
-            "position come from the named one. Safetensors are resharded by the named file's label and not "
-            "affected."
+            "position come from the named one. Safetensors files are resharded by the label of the named file and "
+            "are not affected."
         ),
         evidence=(
             "The names in the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0 and of "
@@ -576,7 +589,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "Copy the checkpoint's files, each into its rank_N/, to a folder of their own, then:",
+            "Copy the checkpoint's files, each into its rank_N/, to a separate folder, then:",
             "    ckpttool preflight FOLDER --config BASE.yaml",
         ),
     )
@@ -588,13 +601,14 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="Resharding .ckpt files fails on a name next to the rank folders",
         meaning=(
-            "With `auto_trans_ckpt: True` the start ends. Without it, and with safetensors, such names are harmless."
+            "With `auto_trans_ckpt: True` the start fails. Without it, and with safetensors, such names are harmless."
         ),
         evidence="The names beside the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0.",
         trainers={
             "MindFormers": (
-                "Lists rank_*, converts the text after the last _ of each name to a number, which is a ValueError "
-                "for rank_0_bak, and expects 0, 1, 2 and so on, otherwise: The rank_4 folder was not found."
+                "Lists rank_* and converts the text after the last _ of each name to a number, which raises a "
+                "ValueError for rank_0_bak. The numbers must be 0, 1, 2 and so on; otherwise it stops with `The "
+                "rank_4 folder was not found`."
             ),
         },
         to_do=(
@@ -607,10 +621,10 @@ class MindFormersCode(metaclass=Rows):
         "only-saves-strategy",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The config compiles, writes strategy files and trains nothing",
+        headline="With this config, the run compiles and writes strategy files, but trains nothing",
         meaning=(
-            "`only_save_strategy: True` prepares a change of the parallel sizes. A job with it ends after minutes "
-            "with exit code 0 and looks like a success."
+            "`only_save_strategy: True` prepares a change of the parallel sizes. A job with this setting ends after "
+            "minutes with exit code 0 and looks successful."
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
@@ -631,7 +645,7 @@ class MindFormersCode(metaclass=Rows):
         evidence="`micro_batch_num` is compared with `pipeline_stage`, if automatic parallelism uses them.",
         trainers={
             "MindFormers": (
-                "Passes both on; MindSpore stops while it compiles, after all nodes have waited for minutes."
+                "Passes both values on. MindSpore stops during compilation, after all nodes have waited for minutes."
             ),
         },
         to_do=(
@@ -664,20 +678,18 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="Two mutually exclusive settings are on",
         meaning=(
-            "Skipping data by the global norm cannot be combined with `check_for_global_norm`, nor in 1.9 and "
-            "later with anything under `health_checkpoint:`, which the health monitor fills."
+            "Skipping data by the global norm cannot be combined with `check_for_global_norm`. In 1.9 and later, it "
+            "also cannot be combined with any setting under `health_checkpoint:`, which the health monitor uses."
         ),
-        evidence=(
-            "The answer of MindFormers' own code of 1.8 to 2.1 when it was run with these settings; the line is given."
-        ),
+        evidence=("MindFormers' own code of 1.8 to 2.1 was run with these settings; the line is given."),
         trainers={
             "MindFormers": (
-                "Fails at the end of the first step, with a ValueError or, if the threshold is unset, a TypeError: "
-                "after the checkpoint was loaded and the model compiled."
+                "Fails at the end of the first step, after loading the checkpoint and compiling the model, with a "
+                "ValueError or, if the threshold is unset, a TypeError."
             ),
         },
         to_do=(
-            "Decide for one of them, then:",
+            "Keep only one of them, then:",
             "    ckpttool lint BASE.yaml",
         ),
     )
@@ -705,10 +717,10 @@ class MindFormersCode(metaclass=Rows):
         "local-norm-missing",
         weights=(NOTE, SUSPECT),
         group="Rules about configs",
-        headline="A monitor needs the local norms, and they are off",
+        headline="A monitor needs the local norms, but they are off",
         meaning=(
-            "The health monitor looks up the embedding among the local norms. Suspect with it; a note if data is "
-            "only skipped, because then the documentation requires them and the code does not."
+            "The health monitor looks up the embedding among the local norms. Suspect if it is on; a note if data is "
+            "only skipped, because the documentation requires the local norms for that but the code does not."
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
@@ -726,8 +738,8 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="Steps would be skipped unnoticed",
         meaning=(
-            "Without `monitor_on: True` nothing counts skipped updates, logs them or stops the run: a diverged "
-            "training continues for days without learning."
+            "Without `monitor_on: True` skipped updates are not counted or logged, and never stop the run: a "
+            "diverged run continues for days without learning."
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
@@ -746,7 +758,7 @@ class MindFormersCode(metaclass=Rows):
         "norm-check-off",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The run should stop at a spike, but nothing checks",
+        headline="The run should stop at a spike, but no check is active",
         meaning=(
             "`check_for_global_norm`, or a threshold under `health_checkpoint:`, is read by a callback that exists "
             "only with `monitor_on: True`."
@@ -766,7 +778,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         group="Rules about configs",
         headline="A threshold is an integer, but a float is required",
-        meaning="`3` and `3.0` are the same number to people, and two types to the argument check.",
+        meaning="`3` and `3.0` are the same number, but the argument check treats them as different types.",
         evidence="The type that YAML produces is compared with the type that the code requires.",
         trainers={
             "MindFormers": "Stops with a TypeError when the model is wrapped.",
@@ -783,9 +795,10 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="Every norm reaches this threshold",
         meaning=(
-            "With a `global_norm_spike_threshold` of 0 or less every update is dropped, or the run stops at once; "
-            "with an `embedding_local_norm_threshold` of 0 or less every save is recorded as unhealthy. A note if "
-            "the second is unset although the health monitor is on: the default, 1.0, is far below published runs."
+            "With a `global_norm_spike_threshold` of 0 or less every update is dropped, or the run stops at the "
+            "first step; with an `embedding_local_norm_threshold` of 0 or less every save is recorded as unhealthy. "
+            "A note if the second is unset although the health monitor is on: the default, 1.0, is far below the "
+            "norms of published runs."
         ),
         evidence='A norm is never below 0, and MindFormers compares with "greater or equal".',
         trainers={
@@ -806,9 +819,7 @@ class MindFormersCode(metaclass=Rows):
             "`global_norm_spike_count_threshold` counts consecutive skipped steps; 0, negative numbers, fractions "
             "and text are invalid."
         ),
-        evidence=(
-            "The answer of MindFormers' own code of 1.8 to 2.1 when it was run with these settings; the line is given."
-        ),
+        evidence=("MindFormers' own code of 1.8 to 2.1 was run with these settings; the line is given."),
         trainers={
             "MindFormers": "Stops with a TypeError when the callbacks are built.",
         },
@@ -829,10 +840,10 @@ class MindFormersCode(metaclass=Rows):
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Stops at NaN only with `check_for_nan_in_loss_and_grad: True`, a key of the top level.",
+            "MindFormers": "Stops at NaN only with `check_for_nan_in_loss_and_grad: True` at the top level.",
         },
         to_do=(
-            "Set it. To see what a policy would have done over an existing log:",
+            "Set that key. To replay a policy over an existing log:",
             "    ckpttool log replay LOG --policy skip",
         ),
     )
@@ -843,15 +854,15 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="Spikes are counted once per sink, not once per step",
         meaning=(
-            "The device checks every batch, but the count and the log only the last one of each sink. Ten in a row "
-            "may be a hundred, or none at all."
+            "The device checks every batch, but only the last batch of each sink is counted and logged. A count of "
+            "ten in a row may be a hundred spikes, or far fewer."
         ),
         evidence="`sink_size` is above 1 with data sinking on.",
         trainers={
             "MindFormers": "Calls its callbacks at the end of a sink.",
         },
         to_do=(
-            "Set `sink_size: 1` if the count should mean steps, then:",
+            "Set `sink_size: 1` if steps should be counted, then:",
             "    ckpttool lint BASE.yaml",
         ),
     )
@@ -860,14 +871,14 @@ class MindFormersCode(metaclass=Rows):
         "health-needs-stages",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The health monitor would call every checkpoint healthy",
+        headline="The health monitor would record every checkpoint as healthy",
         meaning=(
-            "It compares norms over the ranks of the first pipeline stage. With a single stage it skips that, and "
-            "records 0, healthy, whatever the norm."
+            "It compares norms over the ranks of the first pipeline stage. With a single stage it skips the "
+            "comparison, and records 0 (healthy), whatever the norm."
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Records health that was never measured, and later resumes by it.",
+            "MindFormers": "Records health that was never measured, and later uses it to choose a checkpoint.",
         },
         to_do=(
             "Switch it off, and judge by the log:",
@@ -880,7 +891,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         group="Rules about configs",
         headline="The health monitor is on with a full batch",
-        meaning="It is documented only for `full_batch: False`, and nothing checks that.",
+        meaning="The health monitor is documented only for `full_batch: False`, but MindFormers does not check this.",
         evidence="`parallel.full_batch` is not False; it is True if unset.",
         trainers={
             "MindFormers": "Reports nothing.",
@@ -903,7 +914,8 @@ class MindFormersCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "Stops with a ValueError after the model is built. A size that fits no gradient means healthy."
+                "Stops with a ValueError after the model is built. If no gradient has that size, every "
+                "checkpoint is recorded as healthy."
             ),
         },
         to_do=(
@@ -916,8 +928,8 @@ class MindFormersCode(metaclass=Rows):
         "save-format-differs",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="The run would save in a different format than it loads",
-        meaning="`checkpoint_format` is the format of written files, `load_ckpt_format` that of loaded ones.",
+        headline="The run would save in a format different from the one it loads",
+        meaning="`checkpoint_format` is the format of written files, `load_ckpt_format` the format of loaded files.",
         evidence="Both are compared, with ckpt as the default.",
         trainers={
             "MindFormers": (
@@ -925,7 +937,7 @@ class MindFormersCode(metaclass=Rows):
             ),
         },
         to_do=(
-            "A launch config has the right one:",
+            "A launch config has the right format:",
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
         ),
     )
@@ -941,7 +953,7 @@ class MindFormersCode(metaclass=Rows):
         ),
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Stops with a ValueError when the callbacks are built, after the model.",
+            "MindFormers": "Stops with a ValueError when the callbacks are built, after the model was built.",
         },
         to_do=(
             "Add `checkpoint_format: safetensors`, then:",
@@ -963,7 +975,7 @@ class MindFormersCode(metaclass=Rows):
             "PyNative trainer."
         ),
         trainers={
-            "MindFormers": "On its own resumes from the previous checkpoint, and repeats its steps.",
+            "MindFormers": "If left to choose, resumes from the previous checkpoint and repeats the later steps.",
         },
         to_do=(
             "Start the next run from the shards:",
@@ -976,7 +988,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Rules about configs",
         headline="MindFormers is configured to resume by modification time",
-        meaning="A copy, a restore or a touch makes an old file the newest one, and each rank decides on its own.",
+        meaning="Copying, restoring or touching an old file makes it the newest, and each rank decides separately.",
         evidence="`resume_by_last_timestamp_ckpt: True`.",
         trainers={
             "MindFormers": "Loads each rank's newest file, unless a file is named, as in a launch config.",
@@ -995,14 +1007,14 @@ class MindFormersCode(metaclass=Rows):
         headline="The resume would load no optimizer state",
         meaning=(
             "With `load_balanced: True` the PyNative trainer loads weights, step and data position, but no optimizer "
-            "state, and does not stop."
+            "state, and continues without an error."
         ),
         evidence=(
             "`load_balanced: True` without `no_load_optim: True`. Two ranks of 2.1.0 were run: all Adam moments kept "
             "their initial zero; one rank stops with a RuntimeError."
         ),
         trainers={
-            "MindFormers": "Logs `Optimizer parameters not loaded:` at INFO level, and trains on.",
+            "MindFormers": "Logs `Optimizer parameters not loaded:` at INFO level, and continues training.",
         },
         to_do=(
             "Write `load_balanced: False`; a launch config has it:",
@@ -1024,7 +1036,7 @@ class MindFormersCode(metaclass=Rows):
             "MindFormers": "1.9 skips the update; 2.1 skips it with `training.use_skip_step_on_nan: True`.",
         },
         to_do=(
-            "Set it. To search the weights of existing saves for NaN:",
+            "Set `use_skip_step_on_nan: True`. To search the weights of existing saves for NaN:",
             "    ckpttool verify DIR --level numerics",
         ),
     )
@@ -1036,28 +1048,28 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="The resumed run overwrites existing checkpoints",
         meaning=(
-            "The PyNative trainer names a folder after its step counter. A run that begins at an older step, or counts "
-            "other batches, replaces folders of the same number as it goes."
+            "The PyNative trainer names a folder after its step counter. A run that begins at an older step, or "
+            "counts batches of another size, gradually replaces the folders with the same numbers."
         ),
         evidence="The first step of the run and its save interval are compared with the existing folders.",
         trainers={
             "MindFormers": "Removes the folder and writes a new one, with a warning in the log.",
         },
-        to_do=("To keep the old ones, set checkpoint.save_path to another folder.",),
+        to_do=("To keep the old checkpoints, set checkpoint.save_path to another folder.",),
     )
 
     YAML_ODD_NUMBER = Row(
         "yaml-odd-number",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="YAML reads a different number than the file seems to contain",
-        meaning="In YAML 1.1 `010` is octal, eight; `1:30` is ninety.",
+        headline="YAML reads a number differently from how it appears in the file",
+        meaning="In YAML 1.1, `010` is octal and means 8; `1:30` means 90.",
         evidence="The text in the file is compared with the value that PyYAML produces.",
         trainers={
-            "MindFormers": "Gets the other number, and cannot notice.",
+            "MindFormers": "Gets the parsed number, and cannot detect the mistake.",
         },
         to_do=(
-            "Omit the zero, or use quotes if text is intended. Then:",
+            "Remove the zero, or use quotes if text is intended. Then:",
             "    ckpttool lint BASE.yaml",
         ),
     )
@@ -1067,8 +1079,10 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Rules about configs",
         headline="None is text in YAML",
-        meaning="None is Python's word. To YAML it is a text of four letters; its own words are null and ~.",
-        evidence="A value without quotes that is exactly None.",
+        meaning=(
+            "None is a Python keyword. YAML reads it as a text of four letters; an empty value in YAML is null or ~."
+        ),
+        evidence="The value is exactly None, without quotes.",
         trainers={
             "MindFormers": "Uses it as a path, a name or True, depending on the key.",
         },
@@ -1093,7 +1107,7 @@ class MindFormersCode(metaclass=Rows):
             "MindFormers": "Stops with a KeyError (PyNative trainer: a ValueError); 1.3.2 and older ignore it.",
         },
         to_do=(
-            "Correct it; if a newer MindFormers knows it:",
+            "Correct the key. If a newer MindFormers supports it, accept the finding:",
             "    ckpttool lint BASE.yaml --allow unknown-key",
         ),
     )

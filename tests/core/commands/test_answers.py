@@ -348,7 +348,7 @@ def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: 
     lines = torn.splitlines()
     (damage,) = [number for number, line in enumerate(lines) if line.startswith("    damage ")]
     (unhealthy,) = [number for number, line in enumerate(lines) if line.startswith("    suspect marked-unhealthy")]
-    assert any(line.startswith("      try: copy it again") for line in lines[damage:unhealthy])
+    assert any(line.startswith("      try: if this file is a copy") for line in lines[damage:unhealthy])
     assert ask("resolve", "output", "--ignore-health").stdout.startswith("Resume from step 20 (10_2): ")
 
 

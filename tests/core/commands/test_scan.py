@@ -13,16 +13,16 @@ NEWEST = "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
 
 def test_a_shard_shorter_than_in_another_save_is_told_and_changes_no_exit_code(here: Path) -> None:
     whole(here)
-    assert "maybe truncated" not in ask("scan").stdout
+    assert "may be truncated" not in ask("scan").stdout
     path = here / "output" / "checkpoint" / NEWEST
     size = path.stat().st_size
     os.truncate(path, 1000)
     said = ask("scan")
     assert said.code == 0
-    assert f"maybe truncated: {NEWEST} has 1000 bytes, its rank's shard of _1-25_2 has {size}" in " ".join(
+    assert f"may be truncated: {NEWEST} has 1000 bytes, the same rank's shard of _1-25_2 has {size}" in " ".join(
         said.stdout.split()
     )
-    assert said.stdout.count("maybe truncated") == 1
+    assert said.stdout.count("may be truncated") == 1
 
 
 def test_a_tree_that_was_emptied_points_to_the_trash(here: Path) -> None:

@@ -126,7 +126,7 @@ class TestPlanData:
     @pytest.mark.parametrize("told", [(segment(6, 2),), (segment(6, 2), segment(15, 4)), (segment(11, 4),)])
     def test_segments_that_contradict_what_the_shards_record_are_refused(self, told: tuple[BatchSegment, ...]) -> None:
         """6 steps of 2 samples, then of 4: at step 21 the training had seen 84 samples, and the record says so."""
-        with pytest.raises(UsageError, match=r"step 21 counts batches of 4 .* which is 84 samples"):
+        with pytest.raises(UsageError, match=r"step 21 counts batches of 4 .* so 84 samples were read"):
             plan_data(Step(21), 4, DataQuestion(segments=told), PastSizes(batch_sizes=(2, 4), unrecorded_steps=5))
         assert plan_data(Step(21), 4, DataQuestion()).batches == 21
 

@@ -313,7 +313,7 @@ class TestCommands:
         assert "try: run ckpttool part DIR --out FOLDER/ on every machine" in " ".join(heard.stdout.split())
         assert ask("resolve", str(one.output)).code == ExitCode.OK
         declared = ask("resolve", str(one.output), "--world-size", "4")
-        assert declared.stdout.startswith("From this machine alone it is unknown what")
+        assert declared.stdout.startswith("This machine alone does not show which checkpoint")
         assert "restore intact" not in declared.stdout
         assert ask("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)

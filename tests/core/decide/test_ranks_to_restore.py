@@ -39,7 +39,7 @@ def test_one_rank_that_every_checkpoint_fails_on_is_named_with_what_it_would_giv
 def test_a_rank_that_could_not_be_read_is_not_to_be_restored() -> None:
     hidden = lost(2, severity=Severity.UNKNOWN)
     (only,) = said(against("20_2", hidden))
-    assert only == "20_2 fails only on rank 2: make the files of rank 2 readable, and ask again"
+    assert only == "20_2 fails only on rank 2: make the files of rank 2 readable, and run again"
     assert "restore intact shards of ranks 1-2" in said(against("20_2", hidden, lost(1)))[0]
 
 

@@ -349,7 +349,7 @@ class TestPrefixes:
         assert (found.checkpoint.prefix, found.lost_steps) == ("b", 0)
 
     def test_a_name_that_several_have_is_not_guessed_between(self) -> None:
-        with pytest.raises(UsageError, match="several trainings"):
+        with pytest.raises(UsageError, match="several training runs"):
             point(self.INVENTORY, ResumeQuestion(name="20_2"))
         assert point(self.INVENTORY, ResumeQuestion(name="20_2", prefix="a")).checkpoint.prefix == "a"
         assert point(self.INVENTORY, ResumeQuestion(name="10_2")).checkpoint.prefix == "a"

@@ -173,7 +173,7 @@ def test_what_was_not_hashed_as_a_whole_is_not_sealed() -> None:
         path=path, rank=Rank(0), role=ShardRole.FULL, level=Level.STRUCTURE, format=save.format, stamp=None, scalars=(),
         schema_hash="all", tensors=1, checksum_matched=False, bytes_read=ByteCount(0), findings=(),
     )  # fmt: skip
-    for reports, why in (((), "not one on all its shards"), ((unread,), f"{path} was not hashed as a whole")):
+    for reports, why in (((), "does not cover all its shards"), ((unread,), f"{path} was not hashed completely")):
         verdict = replace(verdicts()(save), reports=reports)
         with pytest.raises(ValueError, match=why):
             manifest_of("rank", save, verdict, at=LATER, by="0.2.0")

@@ -565,7 +565,7 @@ class TestFiles:
     def test_a_hidden_name_is_refused(self) -> None:
         (found,) = self.findings(data_pkl=b"\x80\x04\x93.")
         assert found.severity is Severity.UNSAFE
-        assert "computes only while" in found.message
+        assert "computed only during loading" in found.message
 
     def test_unknown_classes_are_a_note(self) -> None:
         (found,) = self.findings(data_pkl=b"cmegatron.core\nA\n.")

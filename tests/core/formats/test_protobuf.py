@@ -21,8 +21,8 @@ def test_fields_come_in_their_order_with_their_keys() -> None:
         (b"\x08\x96", "ends within a number"),
         (b"\x08", "ends within a number"),
         (b"\x0b", "wire type 3 does not exist"),
-        (b"\x08" + b"\xff" * 10, "has no end"),
-        (b"\x08\x80\x00", "has no end"),
+        (b"\x08" + b"\xff" * 10, "is not terminated"),
+        (b"\x08\x80\x00", "is not terminated"),
     ],
 )
 def test_what_is_no_message_is_no_field(message: bytes, why: str) -> None:

@@ -45,7 +45,7 @@ def test_each_log_is_recognised_by_its_content(name: str, expected: str) -> None
 def test_what_is_no_log_is_one_problem_without_a_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     (problem,) = problems(read_log(str(tmp_path / "x")))
-    assert (problem.line, "is not a log that ckpttool knows" in problem.reason) == (0, True)
+    assert (problem.line, "is not a log that ckpttool recognizes" in problem.reason) == (0, True)
 
 
 @pytest.mark.parametrize(

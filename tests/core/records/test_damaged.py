@@ -83,7 +83,7 @@ def test_of_an_unchanged_file_it_is_damage_of_a_touched_one_unknown_and_of_a_wri
     assert said is not None
     assert touched is not None
     assert (said.severity, touched.severity) == (Severity.DAMAGE, Severity.UNKNOWN)
-    assert said.message.startswith("found damaged at 2023-11-14T22:13:20Z, and the file is unchanged since: ")
+    assert said.message.startswith("found damaged at 2023-11-14T22:13:20Z, and the file has not changed since: ")
     assert found_before(known, FileStamp.on_disk(size=100, mtime_ns=1, inode=7)) is None
 
 

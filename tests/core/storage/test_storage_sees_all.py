@@ -244,7 +244,7 @@ def test_no_training_is_started_from_what_is_no_folder(monkeypatch: pytest.Monke
     base = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
     said = ask("launch", "memory://tree", "--config", base, "--output", "out.yaml")
     assert said.code == ExitCode.USAGE
-    assert "a training loads from a local folder, but memory://tree/checkpoint is not one" in " ".join(
+    assert "a training run loads from a local folder, but memory://tree/checkpoint is not one" in " ".join(
         f"{said.stdout}{said.stderr}".split()
     )
     assert not (tmp_path / "out.yaml").exists()

@@ -39,7 +39,7 @@ def test_a_gap_that_began_somewhere_can_be_explained() -> None:
 @pytest.mark.parametrize(
     ("comparison", "why"),
     [
-        (replace(WORSE, kind=CurveClass.MATCH), "nothing to explain"),
+        (replace(WORSE, kind=CurveClass.MATCH), "no gap to explain"),
         (replace(WORSE, kind=CurveClass.TRANSIENT), "recovered on its own"),
         (replace(WORSE, findings=(unknown(Fp8Code.FP8_LR_DIFFERS, "other rates"),)), "cannot be compared: other rates"),
         (SHORT, "9 pairs of values are not enough"),

@@ -80,7 +80,7 @@ def test_of_all_three_copies_the_odd_one_is_damaged() -> None:
 def test_if_a_fourth_copy_is_lost_or_may_be_it_is_suspect(witnessed: int) -> None:
     finding = said_of_a_flip(0, 1, 2, witnessed=witnessed)
     assert finding.severity is Severity.SUSPECT
-    assert finding.message.endswith("and only 2 of them agree: nothing proves that they are right")
+    assert finding.message.endswith("and only 2 of them agree: there is no proof that they are right")
 
 
 def test_a_lost_rank_that_held_another_slice_before_is_no_lost_copy() -> None:
@@ -98,4 +98,4 @@ def test_one_that_is_damaged_by_itself_does_not_testify(there: tuple[int, ...]) 
     finding = said_of_a_flip(*there, broken=2, ranks=len(there))
     assert finding.severity is Severity.SUSPECT
     intact = "1 of these is intact" if len(there) == 3 else "2 of these are intact"
-    assert finding.message.endswith(f"and only {intact}: nothing proves which is right")
+    assert finding.message.endswith(f"and only {intact}: there is no proof which is right")

@@ -243,7 +243,7 @@ class PickleReader:
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
         if begin > len(self._data) or not 0 <= length <= self._end - self._base - begin:
-            raise self._unexpected(f"{opcode:02x} with more data than there is")
+            raise self._unexpected(f"{opcode:02x} with more data than remains")
         self._push(_NO_TEXT)
         self._at = begin + length
 
@@ -255,7 +255,7 @@ class PickleReader:
             self._accuse()
         while (end := self._data.find(b"\n", self._at)) < 0:
             if self._base + len(self._data) >= self._end:
-                raise self._unexpected("a line without an end")
+                raise self._unexpected("an unterminated line")
             self._at = len(self._data)
             self._fill()
             if not self._data:  # truncated in the meantime
@@ -268,7 +268,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
         if lines is None:
             self._names.hidden |= LONG_NAME(self._data, self._at + 1) is not None
-            raise self._unexpected("a name without an end")
+            raise self._unexpected("an unterminated name")
         is_call = self._data[self._at] == INST
         self._at = lines.end()
         self._take(lines[1], lines[2])

@@ -84,7 +84,7 @@ def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
 
 
 def _unsafe(where: str, names: PickleNames) -> Finding:
-    called = _listed(names.runs) if names.runs else "a name that it computes only while it is loaded"
+    called = _listed(names.runs) if names.runs else "an object whose name is computed only during loading"
     return unsafe(
         Code.UNSAFE_PICKLE,
         f"{where} names {called}: torch.load without weights_only would run it.",

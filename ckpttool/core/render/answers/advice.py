@@ -82,7 +82,9 @@ def _rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
         end = "not yet over" if advice.spike.end is None else f"over at step {advice.spike.end}"
         yield "spike", f"from step {advice.spike.onset}, {end}"
         wait = (
-            "unknown: it has not recovered" if advice.wait_cost is None else f"{advice.wait_cost} steps of a bad curve"
+            "unknown: it has not recovered"
+            if advice.wait_cost is None
+            else (f"{advice.wait_cost} steps with a bad loss curve")
         )
         yield "cost of waiting", wait
         cost = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to redo"

@@ -33,7 +33,7 @@ def table(answer: Demo) -> RenderableType:
         line(f"A run of 4 ranks, and its config: {quote(answer.folder)}", style="bold green"),
         line(
             f"Written by a real trainer. {counted(len(answer.damaged), 'shard')} of its newest checkpoint are "
-            "truncated, as after a power failure; the file times are invented."
+            "truncated, as after a power failure; the file times are made up."
         ),
         line("\nTry:"),
         Pairs([(about, line(command, style="bold")) for command, about in _commands(answer)]),

@@ -60,9 +60,9 @@ def table(answer: Forecast) -> RenderableType:
 
 
 _LOOKS = {
-    Level.STRUCTURE: "only what scan reads was read; 64 KiB are assumed per header",
-    Level.CHECKSUM: "only what scan reads was read; shards in the ledger are not read again",
-    Level.NUMERICS: "only what scan reads was read",
+    Level.STRUCTURE: "read only the same data as scan; 64 KiB are assumed per header",
+    Level.CHECKSUM: "read only the same data as scan; shards in the ledger are not read again",
+    Level.NUMERICS: "read only the same data as scan",
 }
 
 

@@ -178,7 +178,10 @@ _MOST_SHORT = 3
 def _short(answer: Listing) -> list[str]:
     """Name the shards of the displayed saves that may be truncated, judged by their sizes alone."""
     short = [
-        f"maybe truncated: {shown(shard.path)} has {nbytes} bytes, its rank's shard of {shown(peer.name)} has {usual}"
+        (
+            f"may be truncated: {shown(shard.path)} has {nbytes} bytes, the same rank's shard of {shown(peer.name)} "
+            f"has {usual}"
+        )
         for _, peer, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
     ]
     rest = len(short) - _MOST_SHORT

@@ -50,7 +50,7 @@ def yaml(answer: Resolution) -> str:
     """Return the settings as YAML to paste, with all other facts as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
-        reason = "nothing" if plan.is_sure else "it is unknown what"
+        reason = "nothing" if plan.is_sure else "it is unknown which checkpoint"
         return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve shows why"
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {step_and_name(checkpoint.step, checkpoint.name)}", lost(plan)]
@@ -200,7 +200,7 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
     """Return one line: there is nothing to resume from, or it is unknown whether there is."""
     root = shown(answer.root)
     if seen_in_part(answer.findings):
-        return f"From this machine alone it is unknown what to resume from in {root}"
+        return f"This machine alone does not show which checkpoint in {root} to resume from"
     if code is ExitCode.INCOMPLETE:
         return _unknown(
             [*answer.findings, *(reason for rejection in answer.rejected for reason in rejection.reasons)], root
@@ -215,16 +215,19 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
     """Return one line: why the checkpoint to resume from is unknown."""
     codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
     if withheld(reasons):
-        return f"Checkpoints that may be intact could not be read: it is unknown what to resume from in {root}"
+        return f"Checkpoints in {root} that may be intact could not be read: which one to resume from is unknown"
     if any(reason.is_tie for reason in reasons):
-        return f"Two saves disagree, and which is right is unknown: it is unknown what to resume from in {root}"
+        return f"Two saves in {root} disagree, and it is unknown which one is right"
     if Code.RUN_MIXED in codes:
         return f"Two runs saved in {root}, and which one to resume is unknown: name a checkpoint with --checkpoint"
     if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
         return f"It is unknown which checkpoint in {root} is the newest: no step is certain"
     if Code.ABANDONED_BRANCH in codes:
-        return f"It is unknown what to resume from in {root}: the training abandoned what may be intact"
-    return f"ckpttool knows no way to load the intact checkpoints in {root}"
+        return (
+            f"It is unknown which checkpoint in {root} to resume from: those that may be intact are on an "
+            "abandoned branch"
+        )
+    return f"ckpttool does not know how to load the intact checkpoints in {root}"
 
 
 def remedies_of(answer: NoResumePoint, view: View) -> list[str]:

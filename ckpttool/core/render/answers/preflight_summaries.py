@@ -30,7 +30,7 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     if isinstance(decision, NoResumePoint):
         if seen_in_part(decision.findings):
             return f"unknown from this machine alone: {decision.root}"
-        result = "nothing to resume from" if decision.is_sure else "unknown what to resume from"
+        result = "nothing to resume from" if decision.is_sure else "unknown which checkpoint to resume from"
         return f"{result} in {decision.root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size

@@ -76,5 +76,5 @@ _WHY_NOT = (
 def _why_not(sealing: Sealing) -> str:
     codes = {finding.code for finding in blocking(sealing.findings)}
     is_known = worst(sealing.findings) is not Severity.UNKNOWN
-    least = "it is not intact" if is_known else "it was read, but something about it is uncertain"
+    least = "it is not intact" if is_known else "it was read, but whether it is intact is unknown"
     return next((why for of, why in _WHY_NOT if codes & of), least)

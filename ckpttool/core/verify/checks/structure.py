@@ -41,7 +41,7 @@ A broken model of a thousand tensors on a thousand ranks has a million.
 
 _PICKLE = unknown(
     Code.UNSUPPORTED_FORMAT,
-    "a pickle, as torch.save wrote it before 1.6: it calls nothing that is known to run code, but its tensors "
+    "a pickle, as torch.save wrote it before 1.6: it calls no function that is known to run code, but its tensors "
     "were not checked",
     remedy="load it only if you trust its author, and save it again with a newer torch",
 )
@@ -129,7 +129,7 @@ def _against_record(task: CheckTask, header: Header) -> Iterator[Finding]:
     shapes = {entry.name: entry.shape for entry in header.entries}
     lacking = [name for name, _ in task.facts.entries if name not in shapes]
     if lacking:
-        message = f"by the save's own record it has {_first(lacking)}, but it does not"
+        message = f"according to the save's own record it contains {_first(lacking)}, but it does not"
         yield damage(Code.ENTRIES_MISSING, message, tensor=lacking[0])
     differing = [
         (name, allowed)
@@ -138,7 +138,7 @@ def _against_record(task: CheckTask, header: Header) -> Iterator[Finding]:
     ]
     if differing:
         name, allowed = differing[0]
-        message = f"by the save's own record {_first([name for name, _ in differing])} has another shape"
+        message = f"{_first([name for name, _ in differing])} does not have the shape in the save's own record"
         expected, actual = str(list(allowed[0])), str(list(shapes[name]))
         yield damage(Code.SCHEMA_DIFFERS, message, tensor=name, expected=expected, actual=actual)
 
@@ -250,6 +250,6 @@ def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         else:
             more += 1
     if more:
-        message = f"{more} more of the same in this file"
+        message = f"{more} more findings of this kind in this file"
         retained.append(replace(retained[-1], message=message, tensor=None, expected=None, actual=None))
     return tuple(retained)

@@ -269,7 +269,7 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
         return observed
     if stamp == stamp_here or stamp_here != task.listed:  # it is being written; the check shows this
         return observed
-    problem = "does not see it" if stamp is None else "sees another file in its place"
+    problem = "does not see it" if stamp is None else "sees a different file at that path"
     return failed(
         task, f"{host} {problem}: --engine ray needs disks that all nodes share; for local disks use ckpttool part"
     )

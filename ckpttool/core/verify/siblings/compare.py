@@ -107,7 +107,10 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
                 peer = next((candidate for candidate in equal if candidate.rank == report.rank), equal[0])
                 yield damage(
                     Code.SCHEMA_DIFFERS,
-                    f"has the same content as {peer.path}, which is of another kind: a copy under another name",
+                    (
+                        f"has the same content as {peer.path}, which is a different kind of file: a copy under "
+                        "another name"
+                    ),
                     path=report.path,
                     remedy=OWN_FILE,
                 )
@@ -195,9 +198,9 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
     return replace(
         finding,
         severity=Severity.UNKNOWN,
-        message=f"{finding.message}: one of the two is wrong, and nothing shows which",
+        message=f"{finding.message}: one of the two is wrong, and there is no evidence which",
         remedy=f"ckpttool diff of {pair.past.path} and this file shows which names differ; --checkpoint chooses a "
-        f"save anyway; ckpttool seal prevents such doubt for later saves",
+        "save anyway; ckpttool seal avoids this for later saves",
     )
 
 
@@ -245,7 +248,7 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
             if _is_richer(peers, report, peer):
                 finding = _noted(finding)
             elif times < MIN_COPIES and report.tensors == peer.tensors:  # both may have the same damage
-                message = f"{finding.message}, and only {times} agree: nothing proves that they are right"
+                message = f"{finding.message}, and only {times} agree: there is no proof that they are right"
                 finding = replace(finding, severity=Severity.SUSPECT, message=message)
             yield finding
 
@@ -275,8 +278,8 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
         severity = Severity.DAMAGE
     contents = f"{current.tensors} tensors, but {past.path} has {past.tensors}"
     if current.tensors == past.tensors:
-        contents = f"as many tensors ({current.tensors}) as {past.path}, but with other names, types or shapes"
-    support = f"; {unchanged} other ranks still have that structure" if unchanged else ""
+        contents = f"as many tensors ({current.tensors}) as {past.path}, but with different names, types or shapes"
+    support = f"; {unchanged} other ranks still have the same structure" if unchanged else ""
     return Finding(
         code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
         severity=severity,
@@ -336,7 +339,7 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
             Code.CHECKSUM_MISSING,
             f"has no checksum of its own, but {who_has}: its end may have been cut off",
             path=report.path,
-            remedy="compare its size with its siblings', or resume from another checkpoint",
+            remedy="compare its size with those of related files, or resume from another checkpoint",
         )
 
 
@@ -370,7 +373,10 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
     if not against:
         return note(
             Code.ZERO_TAIL,
-            "the last page of tensor data is all zeros, and there is nothing to compare it with; it may be intended",
+            (
+                "the last page of tensor data is all zeros, and there is no other file to compare it with; the zeros "
+                "may be intended"
+            ),
             path=report.path,
         )
     return suspect(

@@ -76,7 +76,9 @@ class TestKinds:
 
     def test_the_file_of_its_own_rank_is_named_if_it_holds_the_same(self) -> None:
         (one,) = compare_siblings(of_kinds("mmmm", "ooom"), [])
-        assert one.message == "has the same content as model-3, which is of another kind: a copy under another name"
+        assert one.message == (
+            "has the same content as model-3, which is a different kind of file: a copy under another name"
+        )
 
     def test_what_was_sealed_so_is_left_alone(self) -> None:
         assert compare_siblings(of_kinds("mmmm", "ooom"), [], sealed={"optimizer-3"}) == []
@@ -96,7 +98,7 @@ class TestSchemas:
         (one,) = compare_siblings(now, [before(*ranks())])
         assert said([one]) == [(Code.ENTRIES_MISSING, Severity.DAMAGE, "rank_3/now")]
         assert (one.expected, one.actual) == ("10", "9")
-        assert one.message == "has 9 tensors, but rank_3/then has 10; 3 other ranks still have that structure"
+        assert one.message == "has 9 tensors, but rank_3/then has 10; 3 other ranks still have the same structure"
 
     def test_one_rank_with_another_name_among_as_many_is_damaged(self) -> None:
         now = [*ranks(3), report(3, schema="flipped")]
@@ -197,7 +199,7 @@ class TestSchemas:
         for now, then in ((report(), flipped), (report(schema="flipped"), healthy)):
             (one,) = compare_siblings([now], [then])
             assert one.is_tie
-            assert one.message.endswith("one of the two is wrong, and nothing shows which")
+            assert one.message.endswith("one of the two is wrong, and there is no evidence which")
         outvoted = compare_siblings([report(schema="flipped")], [healthy, before(report())])
         assert [one.severity for one in outvoted] == [Severity.SUSPECT]
         assert [one.is_tie for one in compare_siblings([report()], [flipped, before(report(schema="other"))])] == [True]
