@@ -95,7 +95,7 @@ def test_two_saves_of_one_rank_that_contradict_each_other_are_unknown_and_either
     said = ask("resolve", str(root))
     assert (said.code, said.stdout.splitlines()[0].split(":")[0]) == (
         ExitCode.INCOMPLETE,
-        "Two saves disagree, and which is right is unknown",
+        "Two saves disagree, and it is unknown which one is right",
     )
     assert ask("verify", str(root), "--checkpoint", "all").code == ExitCode.INCOMPLETE
     assert ask("prune", str(root), "--keep-last", "1").code == ExitCode.INCOMPLETE

@@ -190,7 +190,7 @@ def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:
         loss = comparison.metric.value
         yield "pairs", f"{comparison.pairs} of {loss}, steps {comparison.first} to {comparison.last}{by}"
     if comparison.pairing is not None:
-        yield "same data", f"correlation {comparison.pairing:.2f} between the changes of both runs from value to value"
+        yield "same data", f"correlation {comparison.pairing:.2f} between the changes from value to value"
     gap = comparison.gap
     if gap is not None and comparison.limit is not None:
         share = "" if comparison.relative_gap is None else f" ({comparison.relative_gap:+.2%})"

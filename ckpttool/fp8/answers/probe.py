@@ -261,7 +261,7 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
         counts = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
         yield f"No FP8 in any recipe: {counts}."
     if any(tensor.numbers.recipes for tensor in answer.tensors):
-        yield "Weights are 2 of the 6 operands; a checkpoint contains no activations or gradients."
+        yield "Weights are 2 of the 6 operands; a checkpoint has no activations or gradients."
 
 
 _WORDS = {

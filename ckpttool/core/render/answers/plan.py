@@ -217,7 +217,7 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
     if withheld(reasons):
         return f"Checkpoints in {root} that may be intact could not be read: which one to resume from is unknown"
     if any(reason.is_tie for reason in reasons):
-        return f"Two saves in {root} disagree, and it is unknown which one is right"
+        return f"Two saves disagree, and it is unknown which one is right: no checkpoint in {root} was chosen"
     if Code.RUN_MIXED in codes:
         return f"Two runs saved in {root}, and which one to resume is unknown: name a checkpoint with --checkpoint"
     if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
