@@ -2,15 +2,15 @@
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
-For training: `Guard` in `step`; afterwards: `ckpttool guard`. The public names need torch. Reading the
-files of a guarded training does not.
+For training: `Guard` in `step`; afterwards: `ckpttool guard`. The public names need torch. Reading the files of a
+guarded run does not.
 
-In each step `Guard` takes norm and losses (`gradients`), asks the rule (`rules.guarding`), agrees with the other ranks
-(`agree`), and applies or drops the update. It also uses `buffers` (restored after a drop), `features` and `checks`
-(devices that compute wrong results), `capture` (the data for a replay) and `files.events` (the event file and the
-sinks); `contain` catches the exceptions of all of them. A trainer connects through an adapter that calls `Guard.micro`
-and `Guard.clip_`, a receiver of events through a sink. `replay` computes a capture again; `writer` and `resume` handle
-checkpoints.
+In each step `Guard` reads the norm and the losses (`gradients`), applies the rule (`rules.guarding`), agrees with the
+other ranks (`agree`), and applies or drops the update. It also uses `buffers` (restored after a drop), `features` and
+`checks` (devices that compute wrong results), `capture` (the data for a replay) and `files.events` (the event file and
+the sinks); `contain` catches the exceptions of all these modules. A trainer connects through an adapter that calls
+`Guard.micro` and `Guard.clip_`; a receiver of events connects through a sink. `replay` recomputes a captured step;
+`writer` and `resume` handle checkpoints.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
     def __getattr__(name: str) -> object:
         """Import a name on first use.

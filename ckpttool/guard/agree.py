@@ -1,7 +1,7 @@
 """Agreement of all ranks: one reduction of eight integers in every optimizer step.
 
-It is outside of every `try`, and so must be its callers: if a rank skips it, the others wait forever. Errors before it
-are caught, and the rank takes part with the number of the part that failed.
+It and its callers must stay outside of every `try`: if a rank skips it, the others wait forever. Earlier errors are
+caught, and the rank contributes the number of the part that failed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Agreement:
 
 
 class Ranks:
-    """The ranks that train together, according to the training's own process group."""
+    """The ranks that train together, from the process group of the training run."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        """Take the group, None for the default one, and the device of the parameters."""
+        """Store the group (None: the default group) and the device of the parameters."""
         self._group = group
         self._device = device
 
@@ -86,7 +86,7 @@ class Ranks:
         return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
 
     def largest(self, numbers: Tensor) -> list[int]:
-        """Return the maximum over ranks of each int64. Every rank must call it, with equally many."""
+        """Return the maximum over ranks of each int64. Every rank must call it, with the same number of values."""
         if self.count > 1:
             numbers = numbers.to(self._meeting_place())
             dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
@@ -94,7 +94,7 @@ class Ranks:
         return largest
 
     def global_rank(self, rank: int) -> int:
-        """Return the number among all processes of a rank of this group."""
+        """Return the global rank of a rank in this group."""
         return rank if self.count == 1 or self._group is None else dist.get_global_rank(self._group, rank)
 
     def gather(self, number: int) -> list[int]:

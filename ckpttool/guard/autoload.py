@@ -1,4 +1,4 @@
-"""Switch the guard on without code, if `CKPTTOOL_GUARD` is set in the training's environment.
+"""Switch the guard on without code, if `CKPTTOOL_GUARD` is set in the environment of the training run.
 
 torch calls `autoload` at the end of its own import: it is an entry point of the group `torch.backends`. Lightning calls
 `lightning_callbacks` for each `Trainer`. Without the variable both do nothing.
@@ -14,7 +14,7 @@ from ckpttool.guard.switch import VARIABLE, Switch, report
 
 
 def autoload() -> None:
-    """Switch the guard on if the environment says so. It never raises: torch could not be imported then."""
+    """Switch the guard on if the environment says so. It never raises, because that would break the import of torch."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return

@@ -15,7 +15,7 @@ import xxhash
 from torch import Tensor, nn
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Bytes of a snapshot: for larger models, changing buffers come first, and then the smallest."""
+"""Maximum bytes of a snapshot; in larger models, buffers that change come first, then the smallest."""
 
 _FIRST_LOOKS = 3
 _LOOK_EVERY = 100
@@ -26,22 +26,22 @@ class Buffers:
     """The buffers of a model, with a copy of those that can be restored."""
 
     def __init__(self, model: nn.Module, *, most_bytes: int = MOST_BYTES) -> None:
-        """Take the model with the buffers."""
+        """Store the model with the buffers."""
         self._model = model
         self._most_bytes = most_bytes
         self._places: list[tuple[nn.Module, str, Tensor]] = []
         self._copies: list[Tensor] = []
-        self._holders: list[Mapping[str, object]] = []  # of each module, its parts and its buffers
+        self._holders: list[Mapping[str, object]] = []  # for each module, its submodules and its buffers
         self._contents: list[object] = []  # by buffer, at the last check
         self._changing: set[tuple[nn.Module, str]] = set()
         self._digests: dict[tuple[nn.Module, str], bytes] = {}
         self._steps = 0
         self._is_taken = False
         self.left_out: tuple[str, ...] = ()
-        """Names of those that are not restored, because all together are too large."""
+        """Names of the buffers that are not restored, because together they are too large."""
 
     def take(self) -> None:
-        """Copy them, including new ones. If not all fit, check from time to time which of them changed."""
+        """Copy the buffers, including new ones. If not all fit, check periodically which of them changed."""
         is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
         current = self._current_contents()  # in a quarter of the time of a walk over all modules

@@ -1,7 +1,7 @@
-"""Checks of the device: matrix products after a strike and on patrol, replicas at intervals.
+"""Checks of the device: matrix products after a strike or at intervals, replicas at intervals.
 
 For replicas, integer hashes are compared, the largest with the smallest. The hash is an exclusive or: it misses two
-elements that change alike, or change places. It finds a flip, and never proves that weights are equal.
+elements that change alike or swap places. It finds a bit flip, but never proves that weights are equal.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLOSER = 20
-"""Number of steps that are checked after a result that was not finite and, computed again, was."""
+"""Number of steps to check after a non-finite result that was finite when recomputed."""
 _MOST_NAMES = 8
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> its bits as a number."""
+"""Bytes of an element -> integer type for its bits."""
 
 
 class Checks:
@@ -79,7 +79,7 @@ class Checks:
         self._is_inside = True
 
     def look_closer(self, step: Step) -> None:
-        """Check the products of the next steps on this rank: at this one, recomputation gave another result."""
+        """Check the products of the next steps on this rank, because recomputing this step gave another result."""
         self._closer_until = Step(step + _CLOSER)
 
     def leave(self) -> None:
@@ -120,7 +120,7 @@ class Checks:
         )
 
     def _run(self, call: Callable[[], T]) -> T | None:
-        """Run a check whose duration is not the guard's share of an ordinary step."""
+        """Run a check whose duration does not count as the guard's share of a step."""
         return self._contain.run(Part.CHECKSUM, call, waits=True)
 
 

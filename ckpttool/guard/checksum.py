@@ -1,4 +1,4 @@
-"""Matrix products checked while a training runs: every linear layer, matmul and einsum, forward and backward."""
+"""Checks of matrix products during training: every linear layer, matmul and einsum, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _INNOCENT = 3
-"""Number of false suspicions at one call site after which roundings are assumed to add up there."""
+"""Number of false suspicions at one call site after which rounding errors are assumed to add up there."""
 _MOST_EVENTS = 100
-"""Number of wrong products that are reported one by one; a faulty device has thousands per step."""
+"""Maximum number of wrong products reported individually; a faulty device has thousands per step."""
 
 _aten = torch.ops.aten
 _ON_CPU: Mapping[object, object] = MappingProxyType(
@@ -173,7 +173,7 @@ class MatmulChecksum(TorchDispatchMode):
             )
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
-        """Compute it again, report it, and return the right product, if any."""
+        """Recompute a wrong product, report it, and return the right product, if any."""
         rerun = call.run()
         second = call.product(rerun)
         place = wrong.batch, wrong.row

@@ -82,6 +82,6 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
     """
     from ckpttool.guard.verbs import nan
 
-    with progress.busy("computing it again", quiet=quiet):
+    with progress.busy("recomputing the step", quiet=quiet):
         answer = nan.replay_nan(question)
     raise typer.Exit(show(answer, fmt))

@@ -49,7 +49,7 @@ class Part(IntEnum):
 
     @property
     def is_essential(self) -> bool:
-        """Whether no decision is possible without it: then the complete guard is switched off."""
+        """Whether the guard cannot decide without this part: if it fails, the whole guard is switched off."""
         return self in {Part.NORM, Part.POLICY, Part.DROP}
 
 
@@ -64,7 +64,7 @@ class Containment:
         self._reported: set[Part] = set()
         self._pending: set[Part] = set()
         self.is_off = False
-        """Whether the complete guard is switched off."""
+        """Whether the whole guard is switched off."""
         self.step = Step(0)
         """The step that events name."""
         self.seconds = 0.0
@@ -76,7 +76,7 @@ class Containment:
         Args:
             part: The part, which fails or is switched off as a unit.
             call: The function to run.
-            waits: Whether it waits for the device, whose time counts as the training's.
+            waits: Whether it waits for the device; that time does not count as the guard's.
             always: Call it even if the part is switched off: a rare call may succeed the next time.
         """
         if not always and not self.is_on(part):

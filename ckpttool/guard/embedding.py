@@ -66,7 +66,7 @@ class EmbeddingHealth:
 
     @property
     def squares(self) -> float | None:
-        """Sum of squares at the last applied update, as a dropped one left no trace; None: not measured."""
+        """Sum of squares at the last applied update, because a dropped update changes nothing; None: not measured."""
         if self._guard is not None:
             return self._guard.embedding.applied
         return None if self._applied is None else self._applied.item()
@@ -89,7 +89,7 @@ class EmbeddingHealth:
             self._backward = sum_of_squares(parameter.grad, scale)
 
     def _apply(self, *_: Any) -> None:  # noqa: ANN401  the arguments that an optimizer passes to hooks
-        """Use the last backward pass: a loss scaler's overflow does not get here."""
+        """Use the value of the last backward pass; after an overflow, the loss scaler does not call this."""
         self._applied, self._backward = self._backward, None
 
     def _listen(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:

@@ -1,4 +1,4 @@
-"""Conditions that affect the last bits besides weights, data and random numbers: versions, threads, kernel switches."""
+"""Conditions besides weights, data and random numbers that affect the last bits: versions, threads, kernel switches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transfor
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
 
 COMPILED = "compiled"
-"""The setting that shows whether compiled code computed the loss: only the user's entry can compile it likewise."""
+"""The setting that shows whether compiled code computed the loss: only the user's entry can compile it again."""
 
 _MOST_NODES = 2000
-"""Number of nodes of a loss's graph that are checked: a compiled part is near its end, or there are many."""
+"""Number of checked nodes in the graph of a loss: compiled parts are near the end, or numerous."""
 
 _MOST_THREADS = 1024
-"""Greatest number of threads per process, above the cores of any machine. A process that requests far more ends."""
+"""Maximum number of threads per process, above the cores of any machine. Requesting far more would end the process."""
 
 
 def _set_threads(value: Setting) -> None:
@@ -52,7 +52,7 @@ _SETTERS: dict[str, Callable[[Setting], object]] = {
     "sdp_math": lambda value: torch.backends.cuda.enable_math_sdp(bool(value)),
     "sdp_cudnn": lambda value: torch.backends.cuda.enable_cudnn_sdp(bool(value)),
 }
-"""Settings that can be restored, in another process, too."""
+"""Settings that can be restored, even in another process."""
 
 
 def environment(device: torch.device) -> dict[str, Setting]:

@@ -43,7 +43,7 @@ _LOOKED_AT = (torch.float32, torch.bfloat16)
 class SilentErrors:
     """Reads the feature values of each step and judges them one step late, so that nothing waits for them.
 
-    Everything in it is contained. Without `features` it does nothing.
+    Its errors never reach the training code. Without `features` it does nothing.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SilentErrors:
         return self._detector is not None and self._detector.checking and self.is_on
 
     def judge(self, step: Step) -> bool:
-        """Judge the values of the previous step; return whether this rank needs a check, which all begin together."""
+        """Judge the previous step's values; return whether this rank needs a check. All ranks begin it together."""
 
         def judge() -> bool:
             findings, self._wrong_settings = self._wrong_settings, ()
@@ -120,7 +120,7 @@ class SilentErrors:
         return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
     def cost_too_much(self, reason: str) -> str:
-        """Check less often, and then not at all; return the change."""
+        """Check less often, then stop checking; return the change."""
         if self._every != _SELDOM:
             self._every = _SELDOM
             return "feature values are checked only in every tenth step"
@@ -152,7 +152,7 @@ class SilentErrors:
 
 
 def _detector(features: FeatureValueDetector | str | None) -> FeatureValueDetector | None:
-    """Return the detector; without settings that of the environment, which Ascend's own detector reads as well."""
+    """Return the detector; without settings, use the variable that Ascend's detector also reads."""
     if isinstance(features, str):
         return FeatureValueDetector.of(features)
     variable = TORCH_NPU.variable or ""

@@ -59,8 +59,8 @@ class GuardCode(metaclass=Rows):
         ),
         to_do=(
             (
-                "Nothing for this one. The guard keeps copies from the next step on, so the next capture of the "
-                "run is exact."
+                "This capture needs no action. The guard keeps copies from the next step on, so the next capture of "
+                "the run is exact."
             ),
         ),
     )
@@ -78,7 +78,7 @@ class GuardCode(metaclass=Rows):
         evidence="The record has all of them, and they are compared with those of this process.",
         to_do=(
             (
-                "If the step came out as it was: nothing. Otherwise replay it in the training's own environment, "
+                "If the step was reproduced, nothing. Otherwise replay it in the environment of the training run, "
                 "on such a machine."
             ),
         ),
@@ -94,15 +94,15 @@ class GuardCode(metaclass=Rows):
             "weights in a light capture, or no batch that could be saved."
         ),
         evidence=(
-            "Names, shapes and types are compared one by one before anything is computed; weights from another "
+            "Names, shapes and types are compared before anything is computed; weights from another "
             "file by their digests."
         ),
         to_do=(
             (
-                "Let the function build the model as the training does, before it is wrapped, and return what its "
-                "loop passes to `backward`."
+                "Make the function build the model as the training code does, before it is wrapped, and return the "
+                "value that its loop passes to `backward`."
             ),
-            "For a light capture name the weights of the newest checkpoint: a dropped step never changed them.",
+            "For a light capture, name the weights of the newest checkpoint: a dropped step never changed them.",
             "    ckpttool guard replay CAPTURE --entry MODULE:FUNCTION --weights F",
         ),
     )

@@ -25,7 +25,7 @@ _CLIPS_ITSELF = "FullyShardedDataParallel"
 """Torch's first sharding API, not imported for the check. Gradients of the second one identify themselves."""
 
 _NEAR = 16
-"""Greatest number of calls between a scaler and a hook of the optimizer that it steps; the real number is seven."""
+"""Maximum number of calls between a scaler and a hook of the optimizer that it steps; the real number is seven."""
 
 
 def total_norm(parameters: Sequence[Tensor]) -> Tensor:
@@ -46,7 +46,7 @@ def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
-    """Return the plain tensors, and those of each mesh: torch does not accept lists of mixed kinds."""
+    """Return the plain tensors, and those of each mesh, because torch does not accept mixed lists."""
     if {*map(type, tensors)} <= {Tensor, nn.Parameter}:
         return (tensors,)
     groups: dict[object, list[Tensor]] = {}
@@ -153,7 +153,7 @@ class EmbeddingNorm:
 
 
 def sum_of_squares(gradient: Tensor, scale: Tensor | float | None = None) -> Tensor:
-    """Return the sum of squares of a gradient, which `scale` multiplied, in float32."""
+    """Return the sum of squares of a gradient in float32, without its factor `scale`."""
     values = gradient.detach()
     values = values.coalesce().values() if values.is_sparse else values
     norm = full(torch.linalg.vector_norm(values, dtype=torch.float32))
@@ -173,12 +173,12 @@ class Updated:
         ordered = self.current()
         self.device = next((parameter.device for parameter in ordered), torch.device("cpu"))
         self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
-        """Whether reducing their gradients involves all ranks."""
+        """Whether reducing the gradients involves all ranks."""
         self.only_model_clips = any(kind.__name__ == _CLIPS_ITSELF for kind in type(model).__mro__)
         """Whether only the model's wrapper can compute the norm over all ranks, and only while it clips."""
 
     def current(self) -> list[Tensor]:
-        """Return them in the model's order, in which a sum of squares equals the training's own."""
+        """Return the parameters in the model's order, so that a sum of squares equals the trainer's."""
         groups = [len(group["params"]) for group in self._optimizer.param_groups]
         if groups != self._groups:
             updated = {
@@ -202,7 +202,7 @@ class Updated:
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside a trainer's wrapper: its hooks are those that run."""
+    """Return the optimizer inside a trainer's wrapper, whose hooks are the ones that run."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
@@ -224,7 +224,7 @@ def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 class Scaling:
-    """The scaler of an optimizer, and whether it stepped without calling it."""
+    """The loss scaler of an optimizer, and whether it skipped the optimizer's step."""
 
     def __init__(self, scaler: GradScaler | None, optimizer: Optimizer) -> None:
         """Store the scaler that the caller passed, and the optimizer."""
@@ -234,7 +234,7 @@ class Scaling:
         self._round: Mapping[int, Mapping[str, Any]] = {}
 
     def use(self, scaler: GradScaler) -> None:
-        """Take a scaler, if none is known."""
+        """Store a scaler, if none is known."""
         if self.scaler is None:
             self.scaler, self._has_looked = scaler, True
 
@@ -248,7 +248,7 @@ class Scaling:
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
     def finds(self) -> bool:
-        """Return whether an unknown scaler is calling the optimizer. Searches once, and keeps the scaler."""
+        """Return whether an unknown scaler is calling the optimizer. Searches only once, and stores the scaler."""
         if self._has_looked:
             return False
         self._has_looked = True

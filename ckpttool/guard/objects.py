@@ -1,4 +1,4 @@
-"""The state of a training as one tree of plain values and tensors, restored bit for bit."""
+"""The state of a training run as one tree of plain values and tensors, restored bit for bit."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Objects:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def tree(self) -> Tree:
-        """Return everything; tensors are those of the training, not copies.
+        """Return the complete state; its tensors are those of the training run, not copies.
 
         Raises:
-            Unsaveable: The optimizer keeps something that belongs to no parameter.
+            Unsaveable: The optimizer has state that belongs to no parameter.
             UsageError: The loader has no state.
         """
         states = self.optimizer.state_dict()
@@ -176,10 +176,10 @@ def _copied(value: object, parameter: Tensor) -> object:
 
 
 def _like(value: object, current: object) -> object:
-    """Convert a shard back to its current form; any other value is returned unchanged.
+    """Convert a saved shard to a tensor of this run; any other value is returned unchanged.
 
     Raises:
-        UsageError: The shard is from another number of parts, or was divided differently.
+        UsageError: The tensor was divided into another number of parts, or differently.
     """
     if not isinstance(value, Sharded):
         return value

@@ -97,7 +97,7 @@ PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = Ma
 
 
 def can_be_checked(product: Product) -> bool:
-    """Return whether the bounds apply to it: three types, and a nonempty product."""
+    """Return whether the bounds apply to a product: it has one of three types, and is not empty."""
     return product.c.dtype in _ROUNDOFF and product.a.numel() > 0 and product.c.numel() > 0
 
 
@@ -170,7 +170,7 @@ class _Norms:
 
 
 def _exact_norms(product: Product, batch: Tensor, row: Tensor, *, roundings_add_up: bool) -> _Norms:
-    """Return norms of some rows that neither overflow nor vanish."""
+    """Return the norms of some rows, without overflow or underflow."""
     a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
     addend = None
     if product.addend is not None:

@@ -1,4 +1,4 @@
-"""Resuming a training exactly at a save: weights, optimizer, data and random numbers bit for bit."""
+"""Exact resume from a save: weights, optimizer, data and random numbers bit for bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Chosen:
     """The save to continue from, as rank 0 chose it for all ranks."""
 
     root: str
-    """The tree."""
+    """The checkpoint tree."""
     file: str
     """Name of rank 0's file."""
     left_out: int = 0
@@ -49,13 +49,13 @@ class Chosen:
 
 
 class Resumed:
-    """The point at which a training continues."""
+    """The point at which a training run continues."""
 
     def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
-        """Store the loaded state; None: no save, so the training begins."""
+        """Store the loaded state; None: no save, so training starts from scratch."""
         progress = None if shard is None else shard.progress
         self.checkpoint = None if shard is None else shard.checkpoint
-        """Name of the save; None if the training begins."""
+        """Name of the save; None if training starts from scratch."""
         self.step = 0 if progress is None else int(progress.step)
         """Batches consumed so far, applied or dropped."""
         self.applied = 0 if progress is None else progress.applied
@@ -110,7 +110,7 @@ class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
         self._epoch = 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Use other random numbers than in other epochs. Workers that outlive an epoch are not informed."""
+        """Use other random numbers than in other epochs. Workers that outlive an epoch do not see the change."""
         self._epoch = epoch
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The state of a training as tensors and plain JSON, bit for bit and without a pickle.
+"""The state of a training run as tensors and plain JSON, bit for bit and without a pickle.
 
 `spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
 devices. Reading a class back would mean importing it by a name from a file. So any other type is `Unsaveable`, with its
@@ -106,7 +106,7 @@ def spell(value: object, prefix: str = "") -> EncodedValue:
     """Split a value into tensors and JSON.
 
     Args:
-        value: Anything of the types that the module names, nested.
+        value: Any nesting of the types in the module's docstring.
         prefix: Prefix of every tensor's name; the rest is its path, joined by dots.
 
     Raises:

@@ -82,7 +82,7 @@ class MicroBatch:
     """The context around forward and backward of one micro-batch; an exception inside passes through."""
 
     def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
-        """Store the guard, the batch in the form that the model gets, and its number in the epoch."""
+        """Store the guard, the batch as the model receives it, and its number in the epoch."""
         self._guard = guard
         self._batch = batch
         self._index = index
@@ -117,7 +117,7 @@ class Guard:
             optimizer.step()
             optimizer.zero_grad()
 
-    It raises nothing but `GuardStop`: a failure inside is reported as an event, and the update is applied.
+    It raises only `GuardStop`: a failure inside is reported as an event, and the update is applied.
     """
 
     def __init__(  # noqa: PLR0913  all have defaults, and callers name them
@@ -159,7 +159,7 @@ class Guard:
             capture: The data to capture of a non-finite step, in `guard/captures` of the output folder; None: nothing.
             group: The ranks that train this model together; None: all.
             sinks: Further receivers of events.
-            step: Number of steps that the training did before.
+            step: Number of steps that the training run did before.
 
         Raises:
             UsageError: Updates of this optimizer cannot be dropped, or a setting is not valid.
@@ -348,13 +348,13 @@ class Guard:
             return None
 
     def _alarm(self, name: str, *, step: Step) -> None:
-        """Report once what to change in the training."""
+        """Report once what to change in the training code."""
         if name not in self._alarmed:
             self._alarmed.add(name)
             self._events.tell(GuardEventKind.ALARM, step=step, name=name, message=_ALARMS[name])
 
     def close(self) -> None:
-        """Write the remaining events, as the end of the process does, too."""
+        """Write the remaining events; the end of the process does the same."""
         self.end()  # a micro-batch may have begun and never ended
         self._events.close()
 
@@ -395,7 +395,7 @@ class Guard:
     # The decision.
 
     def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
-        """Compute the norm; it replaces the training's own computation, so its time does not count as the guard's."""
+        """Compute the norm; it replaces the trainer's own computation, so its time does not count as the guard's."""
         if self._updated.are_sharded:
             return total_norm(parameters)  # involves all ranks, so it raises its errors as torch's own function does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
@@ -516,7 +516,7 @@ class Guard:
         self._norms_agreed = not agreed.norms_differ  # reported once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Do less if the guard is too slow for too long. Only work without other ranks is dropped: it may differ."""
+        """Do less if the guard is too slow for too long. Only work without other ranks is dropped."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
@@ -624,7 +624,7 @@ class Guard:
             limit = self._decide(norm, scale=scale)
             if norm is not None:
                 self._clip(limit, norm)
-            if self._scaling.is_on:  # which does not call it at all after an overflow
+            if self._scaling.is_on:  # the scaler does not call the optimizer after an overflow
                 self._alarm("decided-too-late", step=self.step)
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None

@@ -58,15 +58,15 @@ class Switch:
             else:
                 raise UsageError(f"{VARIABLE}: unknown setting {part!r}; the settings are {', '.join(names)}")
         if not output.strip() or "=" in output:
-            raise UsageError(f"{VARIABLE} begins with the output folder of the training: {_EXAMPLE}")
+            raise UsageError(f"{VARIABLE} must begin with the output folder of the training run: {_EXAMPLE}")
         return cls.of(output=output.strip(), **texts)
 
     @classmethod
     def of(cls, **texts: str) -> Switch:
-        """Return the settings of texts, as the variable and the options have them.
+        """Convert settings from text, as in the variable and the options.
 
         Raises:
-            UsageError: A value is not a number, or not known.
+            UsageError: A value is not a number, or is unknown.
         """
         values: dict[str, Any] = dict(texts)
         for name, convert in (("threshold", float), ("patrol", int)):

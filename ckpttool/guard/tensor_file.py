@@ -93,7 +93,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
     header = parse_strictly(bytes(content[8 : 8 + length]).decode("utf-8").rstrip(" "), data_begin=8 + length)
     wrong = [finding.message for finding in header.findings]
     if wrong or 8 + length + header.data_bytes != size:
-        raise ValueError(f"{path}: {wrong[0] if wrong else 'it has not as many bytes as its header says'}")
+        raise ValueError(f"{path}: {wrong[0] if wrong else 'its size does not match its header'}")
     made = {}
     for entry in header.entries:
         if entry.dtype not in _DTYPES:

@@ -59,7 +59,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class CheckpointWriter:
-    """Saves a training, each rank its own file, without waiting for another rank.
+    """Saves a training run. Each rank writes a separate file, without waiting for another rank.
 
     Use it in a `with` statement, or `close` it: both wait for the save in the background.
     """
@@ -117,7 +117,7 @@ class CheckpointWriter:
             Unsaveable: Something can only be saved by a pickle. Nothing was written.
             UsageError: There is neither a step nor a guard.
             WriteFailedError: This save, or the one in the background before it, could not be written.
-            NotDurableError: It is there, but the disk did not confirm it.
+            NotDurableError: It is written, but the disk did not confirm it.
         """
         self._wait()
         began = time.monotonic()
@@ -195,7 +195,7 @@ class CheckpointWriter:
         )
 
     def _copied(self, save: _Save) -> _Save:
-        """Copy the tensors to the host's memory, into that of the copies before if they fit."""
+        """Copy the tensors to the host's memory, reusing the memory of the previous copies if they fit."""
         copies = {}
         for name, tensor in save.tensors.items():
             copy = self._copies.get(name)
@@ -226,11 +226,11 @@ class CheckpointWriter:
             self._objects.guard.tell(kind, step=save.step, health=save.health.value, **fields)
 
     def _write_files(self, save: _Save) -> Streamed:
-        """Write the shard, then its certificate, then the record that names it as the last, then its health."""
+        """Write the shard, then its certificate, then the record that names it as the latest save, then its health."""
         path = self._layout.shard(save.label, self._rank)
         birth = f"{self._tree}/{birth_path(births_begin(self._prefix, save.name), self._rank)}"
         ensure_folder(os.path.dirname(birth))
-        # Of the same step once more: for a moment the old certificate would be that of another file.
+        # If the step is saved again, the old certificate would briefly belong to another file.
         if os.path.lexists(f"{self._tree}/{path}"):
             remove(birth)
         file = _File(save)
@@ -316,10 +316,10 @@ class _File:
         self._head, self.entries = encoded_header(rows)
         self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))
         self.hashes = TensorHashes(self.entries, 0, self.size)
-        """Of each tensor, as it was handed to the disk."""
+        """The hash of each tensor, as written."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield them; a tensor on an accelerator is copied when needed."""
+        """Yield the bytes; a tensor on an accelerator is copied when needed."""
         yield self._head
         begin = len(self._head)
         for entry in self.entries:

@@ -281,7 +281,7 @@ class TestCaptures:
         assert (answer.origin.rank, answer.origin.op) == (1, "sqrt")
         here = of_rank_1_alone(output, tmp_path)
         answer = ckpttool.library.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
-        assert "cannot be assembled: 2 parts were saved, but 1 are here" in answer.findings[-1].message
+        assert "cannot be assembled: 2 parts were saved, but 1 were found" in answer.findings[-1].message
 
     @each_of(REPLAYS)
     def test_another_process_gets_every_loss_and_every_gradient_in_every_bit(self, ran: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Comparison of two trainings: the gap between their losses, its start, and what to do."""
+"""Comparison of two training runs: the gap between their losses, its start, and what to do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _MATCHES = {
 
 
 def document(answer: CurvesAnswer) -> Document:
-    """`ckpttool/fp8-compare/1`: the gap between two trainings, its start, and its kind."""
+    """`ckpttool/fp8-compare/1`: the gap between two training runs, its start, and its kind."""
     comparison = answer.comparison
     gap, floor, norm, limit = comparison.gap, comparison.floor, comparison.norm_gap, measured(comparison.limit)
     return {

@@ -13,7 +13,7 @@ def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
     """Return a value as JSON; a dataclass as its fields in order.
 
     Args:
-        value: Of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
+        value: Consists of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
         number: How floats are rounded.
     """
     if isinstance(value, Enum):

@@ -42,7 +42,7 @@ from ckpttool.fp8.model.plan import (
 SCHEMA = "ckpttool/fp8-plan/1"
 NAME = "plan.json"
 LIMIT = 16 << 20
-"""Bytes. A plan of a hundred experiments needs a hundredth of this."""
+"""Maximum bytes. A plan of a hundred experiments needs a hundredth of this."""
 
 _E = TypeVar("_E", bound=Enum)
 

@@ -32,14 +32,14 @@ _SWITCHES = frozenset({
 _COMMON = frozenset({
     "bf16", "fp16", "num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
 })  # fmt: skip
-"""Arguments of trainings with and without FP8."""
+"""Arguments of training runs with and without FP8."""
 
 BEGINS = b"-- arguments --"
 ENDS = b"-- end of arguments --"
 DOTS = rb" \.{1,47} "
 
 _PRINTED_WIDTH = 48
-"""Length of a name with the dots behind it."""
+"""Length of a name with the dots after it."""
 
 _PRINTED = re.compile(rb"(?:.{0,200}?\W)??(\w{1,47}) (\.{1,47})(?: (.*?))?\s*", re.DOTALL)
 """A launcher may print the rank before the line."""
@@ -54,18 +54,18 @@ _WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
 
 
 class PrintedArguments:
-    """Collects the printed arguments of a log, line by line: the last complete print counts."""
+    """Collects the printed arguments of a log, line by line: the last complete printout counts."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.values: dict[str, str] | None = None
-        """By name; None: no print is complete."""
+        """By name; None: no printout is complete."""
         self.lines: dict[str, int] = {}
         """The line number of each argument."""
         self._open: dict[str, tuple[str, int]] | None = None
 
     def add(self, line: bytes, number: int = 0) -> bool:
-        """Read a line, and return whether it was a part of a print."""
+        """Read a line, and return whether it was part of a printout."""
         if ENDS in line:
             if self._open:
                 self.values = {name: value for name, (value, _) in self._open.items()}
@@ -81,7 +81,7 @@ class PrintedArguments:
         return True
 
     def end_file(self) -> None:
-        """Discard an incomplete print: no other file contains the rest of it."""
+        """Discard an incomplete printout: no other file contains the rest of it."""
         self._open = None
 
 

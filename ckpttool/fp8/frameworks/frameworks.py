@@ -1,4 +1,4 @@
-"""Settings for an experiment in each framework, of which each supports only some."""
+"""Experiment settings for each framework; each framework supports only some experiments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Setting:
     load: str | None
     """The folder of the checkpoint that it starts from; None from scratch."""
     recipe: Recipe | None
-    """The candidate's."""
+    """The candidate's recipe."""
     framework_version: Version | None
     engine_version: Version | None
     """Version of Transformer Engine, if it is used."""
@@ -68,10 +68,10 @@ class Framework(ABC):
     first_layer: int
     """The number of the first layer, in the names that its configs match."""
     all_extras: tuple[str, ...]
-    """Possible features besides plain FP8, by its own names."""
+    """Possible features besides plain FP8, by the framework's names."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the active features besides plain FP8; if its log does not print them, all possible ones."""
+        """Return the active features besides plain FP8; if the log does not list them, all possible ones."""
         del arguments
         return self.all_extras
 

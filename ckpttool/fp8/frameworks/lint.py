@@ -44,7 +44,7 @@ def read_layers(path: str) -> tuple[str, ...]:
     """Return names of layers: one per line, or from a log of debug features.
 
     Raises:
-        UsageError: The file cannot be read, or has none.
+        UsageError: The file cannot be read, or contains no name.
     """
     layers: dict[str, None] = {}
     names: dict[str, None] = {}
@@ -92,7 +92,7 @@ def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding
 
 
 def is_without(read: Fp8Settings) -> bool:
-    """Return whether a file is known to switch no FP8 on."""
+    """Return whether a file is known to leave FP8 off."""
     if read.kind is Fp8Input.DEBUG or Fp8View(read, OtherFacts()).scopes:
         return False
     foreign = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)

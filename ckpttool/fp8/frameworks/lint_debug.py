@@ -39,7 +39,7 @@ class _Feature:
     """A feature of Transformer Engine."""
 
     since: Version = (2,)
-    """Its first version that has the feature."""
+    """The first version with the feature."""
     takes: frozenset[str] | None = None
     """The keys that it accepts; any other key stops the run. None: it only measures, and checks keys in other ways."""
     renamed: str | None = None
@@ -84,7 +84,7 @@ class Section:
     layers: Mapping[str, object] | None
     """The layer selection; None if it is missing, or not a mapping."""
     features: Mapping[str, object]
-    """By namespace, or by name outside of any."""
+    """By namespace, or by name without a namespace."""
 
     @property
     def is_on(self) -> bool:
@@ -158,7 +158,7 @@ def _holds(requested: object, number: int) -> bool:
 
 
 def samples() -> tuple[str, ...]:
-    """Return names as layers have them in models of several kinds, numbered from 0 and from 1."""
+    """Return typical layer names of several kinds of models, numbered from 0 and from 1."""
     inner = (
         "self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2",
         "self_attention.layernorm_qkv", "self_attention.proj", "layernorm_mlp.fc1", "layernorm_mlp.fc2",
@@ -190,7 +190,7 @@ def _features(section: Section) -> Iterator[tuple[str, str, _Content]]:
 
 
 def _active(view: Fp8View) -> Iterator[tuple[str, str, _Content]]:
-    """Yield the features that are enabled in sections that are."""
+    """Yield the enabled features of the enabled sections."""
     for section in _on(view):
         yield from (feature for feature in _features(section) if feature[2].get("enabled"))
 

@@ -42,7 +42,7 @@ def _rule(  # noqa: PLR0913  the columns of the table
     Texts refer to settings in braces: `{name[margin]}` is the name in the file, `{value[margin]}` the value there.
 
     Args:
-        code: Of the finding.
+        code: Code of the finding.
         at: Settings in order of preference; the first one in the file is the place of the problem.
         when: Whether the section has the problem.
         says: The problem in words.

@@ -60,7 +60,7 @@ FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
 """Values of the format in older versions of Megatron and in its forks."""
 
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
-"""Keys with this meaning only together with other FP8 keys."""
+"""Keys that have this meaning only together with other FP8 keys."""
 
 ELSEWHERE = frozenset({
     "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
@@ -85,7 +85,7 @@ _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MUL
 
 
 def read_settings(path: str) -> Fp8Settings:
-    """Return a file's FP8 settings; empty for a valid one of a run without FP8.
+    """Return a file's FP8 settings; empty for a valid file of a run without FP8.
 
     A log may have any size, and may be compressed; the size of other files is limited, as for configs. No file is
     executed.
@@ -152,7 +152,7 @@ def _may_have_settings(path: str) -> bool:
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
-    """Return the arguments that were printed last; None if there is no complete print."""
+    """Return the arguments that were printed last; None if there is no complete printout."""
     printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):

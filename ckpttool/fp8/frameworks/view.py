@@ -49,7 +49,7 @@ class OtherFacts:
     """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Return whether Transformer Engine is of this version or later; None if unknown."""
+        """Return whether Transformer Engine is this version or later; None if unknown."""
         return None if self.engine is None else self.engine >= version
 
 
@@ -77,7 +77,7 @@ class Scope:
         return None if value is Nested.MAPPING or (isinstance(value, str) and UNKNOWN in value) else value
 
     def key(self, *names: str) -> str:
-        """Return the place of the first existing one of some settings, else the section."""
+        """Return the place of the first of these settings that exists, else the section."""
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:

@@ -1,1 +1,1 @@
-"""The nouns of FP8: formats, recipes, curves, plans, probes."""
+"""Data types of FP8: formats, recipes, curves, plans, probes."""

@@ -48,11 +48,11 @@ class CurveShape(str, Enum):
     STEP = "step"
     DRIFT = "drift"
     OPEN = "open"
-    """Both fit alike."""
+    """Both fit equally well."""
 
 
 class Effect(str, Enum):
-    """Whether the candidate differs at all, by however little."""
+    """Whether the candidate differs, even slightly."""
 
     YES = "yes"
     NO = "no"
@@ -95,7 +95,7 @@ class Tolerance:
     """Whether it is a share of the baseline's loss; otherwise it is in units of the loss."""
 
     def of(self, loss: float) -> float:
-        """Return it in units of the loss."""
+        """Return the tolerance in units of the loss."""
         return self.value * abs(loss) if self.relative else self.value
 
 
@@ -411,7 +411,7 @@ class CurvesAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if the candidate departs from its baseline, 14 if that is unknown or a log was not read."""
+        """Exit code 10 if the candidate departs from its baseline, 14 if that is unknown or a log was not read."""
         if self.leaves:
             return ExitCode.DAMAGE
         is_compared = self.comparison.told and not any(reading.unreadable for reading in self.readings)

@@ -31,7 +31,7 @@ class Products:
     wgrad: Arithmetic
 
     def of(self, gemm: Gemm) -> Arithmetic:
-        """Return that of one product."""
+        """Return the arithmetic of one product."""
         return {Gemm.FPROP: self.fprop, Gemm.DGRAD: self.dgrad, Gemm.WGRAD: self.wgrad}[gemm]
 
     @classmethod
@@ -81,7 +81,7 @@ class Trial:
     drops_history: bool = False
     """Starts without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
     without: tuple[str, ...] = ()
-    """Extras of FP8 and of parallelism that are switched off, in the framework's own words."""
+    """Optional features of FP8 and parallelism that are switched off, by the framework's names."""
     from_last: bool = False
     """Starts from the candidate's last checkpoint, and not from the plan's."""
 
@@ -109,7 +109,7 @@ class Change:
 
 
 _WINDOW = 3
-"""An experiment is judged by the last of this many parts."""
+"""Number of parts of an experiment, of which the last is judged."""
 
 
 def window(start: Step, steps: int) -> tuple[Step, Step]:
@@ -225,12 +225,12 @@ class Fp8Plan(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: experiments are planned."""
+        """Exit code 0, because experiments are planned."""
         return ExitCode.OK
 
     @property
     def steps_in_all(self) -> int:
-        """Total for all supported experiments without a log."""
+        """Total steps of all supported experiments without a log."""
         return sum(
             experiment.steps for experiment in self.experiments if experiment.change is not None and not experiment.logs
         )
@@ -272,7 +272,7 @@ class NoPlan(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """14: no experiment can help."""
+        """Exit code 14, because no experiment can help."""
         return ExitCode.INCOMPLETE
 
 
@@ -298,7 +298,7 @@ class Outcome(str, Enum):
     STUCK = "stuck"
     """The last three are effects of a start from the candidate's last checkpoint."""
     REFERENCE = "reference"
-    """The reference for others."""
+    """The reference for other experiments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +361,7 @@ class NextRound:
     round: int
     ids: tuple[str, ...]
     steps: int
-    """Total for all of them."""
+    """Total steps of these experiments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +393,7 @@ class Fp8Verdict(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if part of FP8 causes the gap and no fix that keeps FP8 was found, 14 if it is undecided."""
+        """Exit code 10 if part of FP8 causes the gap and no fix that keeps FP8 was found, 14 if it is undecided."""
         if self.kind is VerdictKind.INNOCENT:
             return ExitCode.OK
         if self.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:

@@ -262,10 +262,10 @@ class Fp8Probe(Answered):
     """Steps, including those of earlier checkpoints from which a delayed scale was taken; ascending."""
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Greatest number of rows in a table for people; None: all."""
+    """Maximum number of rows in a table for people; None: all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if a weight would be lost, else the exit code of the findings."""
+        """Exit code 10 if a weight would be lost, else the exit code of the findings."""
         lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
         return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

@@ -1,4 +1,4 @@
-"""Settings of an FP8 training, and the arithmetic in its logs."""
+"""Settings of an FP8 training run, and the arithmetic in its logs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RunArithmetic:
     sources: tuple[str, ...]
     """The logs that were read, as the user gave them."""
     arguments: tuple[tuple[str, str], ...] | None
-    """Every setting that the trainer printed at its last start, including defaults, by name; None: no such print."""
+    """Every setting that the trainer printed at its last start, including defaults, by name; None: no such printout."""
     operands: tuple[OperandSeen, ...]
     """Sorted by layer, product and operand; empty: the logs do not show it."""
     config_missing: str | None

@@ -89,7 +89,8 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
 
     Source:
         Transformer Engine's `compute_scale_from_amax`: maximum over amax; an infinite one becomes the largest F32;
-        powers of two by cutting off the mantissa. E8M0 is rounded up there, in DeepGEMM too, and the OCP's own floors.
+        powers of two by cutting off the mantissa. E8M0 is rounded up there, in DeepGEMM too, and down by the OCP's own
+        rule.
     """
     np: Any = numpy()
     limits = LIMITS[format_]

@@ -41,7 +41,7 @@ _LEAST_WIDTH = 16
 """Columns of a matrix in a stack; kernels of one dimension are narrower."""
 
 _LONGEST = 1 << 23
-"""Greatest number of rows or columns of a matrix; a larger one counts as a vector, to limit the memory."""
+"""Maximum number of rows or columns of a matrix; a larger one counts as a vector, to limit the memory."""
 
 _GOLDEN = 0.6180339887498949
 

@@ -1,4 +1,4 @@
-"""Pairing of the values of two runs, and whether the runs are comparable at all."""
+"""Pairing of the values of two runs, and whether the runs are comparable."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _moves(run: Sequence[float]) -> list[float]:
 
 
 def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[float]:
-    """Yield the median around each value; at the ends of the available ones."""
+    """Yield the median around each value; at the ends, of the available values."""
     reach = width // 2
     ordered = sorted(values[:reach])
     for place in range(len(values)):

@@ -34,7 +34,7 @@ from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
-"""Greatest number of pairs; more are averaged, because windows would not show more."""
+"""Maximum number of pairs; more are averaged, because windows would not show more."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
@@ -113,10 +113,10 @@ class _NoNumbers:
             if is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place]):
                 self.of_candidate += 1
         self.is_no_reference = self.of_baseline >= _LOST_VALUES or _ends_without(baseline)
-        """Whether the baseline's own loss ends as NaN or infinite, or was so too often."""
+        """Whether the baseline's own loss ends as NaN or infinite, or has too many such values."""
         is_lost = self.of_candidate >= _LOST_VALUES or _ends_without(candidate)
         self.is_diverged = is_lost and not self.is_no_reference
-        """Whether the candidate's loss ends as NaN or infinite, or was so too often, and the baseline's was not."""
+        """Whether the candidate's loss ends as NaN or infinite, or has too many such values, unlike the baseline's."""
 
 
 def _ends_without(curve: Curve) -> bool:
@@ -128,7 +128,7 @@ def _ends_without(curve: Curve) -> bool:
 
 
 def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], terms: Terms) -> Comparison:
-    """Add the results of enough pairs."""
+    """Add the results that require enough pairs."""
     bounds = _groups(len(far.steps), max(_LEAST_WINDOW[terms.metric], len(far.steps) // _WINDOWS), is_even=True)
     gaps, baseline = _averaged(far.differences, bounds), _averaged(far.baseline, bounds)
     windows = tuple(

@@ -32,7 +32,7 @@ _PARTS = 4
 """Number of parts into which layers are divided in a round."""
 
 _MOST_NAMED = 2
-"""Greatest number of extras that a title names; for more, it has their number."""
+"""Maximum number of extras that a title names; for more, the title has their number."""
 
 _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
@@ -53,7 +53,7 @@ class Known:
 
     @classmethod
     def of(cls, plan: Fp8Plan, recipes: tuple[Recipe, ...] = _CURES) -> Known:
-        """Take the facts from an existing plan."""
+        """Read the facts from an existing plan."""
         return cls(
             kind=plan.suspicion.kind,
             recipe=plan.recipe,
@@ -304,7 +304,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
 
 
 def _layers(last: _Round) -> Iterator[Trial]:
-    """Divide the layers, or the part of them found last, into four."""
+    """Divide the layers, or the part identified last, into four."""
     name, layers = "E7", last.facts.layers
     guilty = [trial for trial in last.restoring() if trial.layers]
     if guilty:
@@ -337,7 +337,7 @@ def numbers_in(pattern: str) -> frozenset[str]:
 
 
 def _operands(last: _Round) -> Iterator[Trial]:
-    """Find the operand: a current scale for one alone, or if that does not help, FP8 for one alone.
+    """Find the operand: use a current scale for only one, or if that does not help, FP8 for only one.
 
     A culprit that has no such operand stays as it is in the first case, and is in BF16 in the second.
     """

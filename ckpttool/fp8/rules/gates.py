@@ -111,7 +111,7 @@ def inside(curve: Curve, window: tuple[Step, Step]) -> range:
 
 
 def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
-    """Combine several results: one no is enough, and one yes outweighs an unknown."""
+    """Combine several results: any "no" decides, and any "yes" outweighs an unknown."""
     for level in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
         matching = [answer for answer in results if answer[0] is level]
         if matching:

@@ -311,7 +311,7 @@ class Facts:
 
     @property
     def pairs_open(self) -> str:
-        """Why all three products cannot be named, although no pair closes the gap; empty: they can.
+        """Why all three products cannot be named, although no pair closes the gap; empty if they can.
 
         A good result of B proves nothing, because B is the reference of all experiments.
         """

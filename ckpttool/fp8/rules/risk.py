@@ -28,7 +28,7 @@ GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
 """Quality of the worst channels of normally distributed numbers: the best possible."""
 
 LOST_DB = 10.0
-"""This far below, nearly two bits of the mantissa are lost as well: worse than the format with one bit less."""
+"""This far below it, nearly two mantissa bits are lost as well: worse than the format with one bit less."""
 WEAK_DB = 5.0
 
 LOST_LINES = 0.01
@@ -187,7 +187,7 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
 
 
 ALIGNED = 4.0
-"""Least ratio of the worst hidden unit's amplification to the median that is reported; fresh weights have 1.1."""
+"""Minimum reported ratio of the worst hidden unit's amplification to the median; fresh weights have 1.1."""
 
 
 def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:

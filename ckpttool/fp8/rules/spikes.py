@@ -149,7 +149,7 @@ def common_spikes(
 
 
 def are_ordinary(spikes: Iterable[Spike]) -> bool:
-    """Return whether the candidate's spikes end as quickly as the baseline's, or quickly anyway."""
+    """Return whether the candidate's spikes end as quickly as the baseline's, or within a few steps."""
     slowest = {False: 0, True: 0}
     for spike in spikes:
         slowest[spike.candidate] = max(slowest[spike.candidate], spike.values)

@@ -1,4 +1,4 @@
-"""Comparison of two trainings by their logs."""
+"""Comparison of two training runs by their logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "v
 """The compared fields; if there are several logs, the norm and the time also show which one is later."""
 
 _OTHER_BATCH = 0.01
-"""Share by which two batch sizes differ if the cause is not an incomplete last batch."""
+"""Share by which two batch sizes must differ, because an incomplete last batch explains a smaller difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def fp8_lint(
     layers: str | None = None,
     view: View = USUAL,
 ) -> Lint:
-    """Check FP8 settings for those without effect, and for known problems.
+    """Check FP8 settings for known problems and for settings without effect.
 
     Args:
         paths: Logs with the trainer's printed arguments, scripts with arguments, configs, and configs of debug

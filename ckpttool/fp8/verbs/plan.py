@@ -266,7 +266,7 @@ def _notes(comparison: Comparison, candidate: _Candidate, start: StartPoint) -> 
 def _with(
     plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, candidate: _Candidate
 ) -> Fp8Plan:
-    """Add trials in the settings of their framework."""
+    """Add the trials, expressed in the settings of their framework."""
     last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else ""
     note = last.note if isinstance(last, LastStart) else None
     seen, is_scratch = candidate.seen, plan.start.evidence is Evidence.SCRATCH

@@ -27,7 +27,7 @@ from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks
 
 _CONFIG = "config.json"
 _CONFIG_LIMIT = 8 << 20
-"""Bytes of a model's config; real ones have some thousand."""
+"""Maximum bytes of a model's config; real ones have a few thousand."""
 
 
 def fp8_probe(
@@ -101,7 +101,7 @@ def _run(tasks: list[CheckTask], view: CompareShard) -> Iterator[Observation]:
 
 
 def _history(side: Side, question: ProbeQuestion) -> list[Side]:
-    """Return the earlier checkpoints of the same training that a delayed scale uses."""
+    """Return the earlier checkpoints of the same run that a delayed scale uses."""
     newest, back = side.checkpoint, question.history
     if back is None or newest.step is None or side.file is not None:
         return []

@@ -29,7 +29,7 @@ _DEBUG = "inspect"
 
 
 def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) -> Fp8Verdict:
-    """Show the cause and its correction, or the experiments to run next.
+    """Show the cause and its fix, or the experiments to run next.
 
     Args:
         output: The folder of a plan.

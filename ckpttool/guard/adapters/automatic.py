@@ -1,7 +1,7 @@
-"""The guard in a training that does not name it: hooks of torch that find its model, batches, losses and clipping.
+"""The guard without code changes: torch hooks find the model, the batches, the losses and the clipping.
 
-The first optimizer of each model is guarded, from its first forward pass on. Of the first micro-batch only the loss is
-known, so that it cannot be captured. Trainers with an adapter of their own get that instead.
+The first optimizer of each model is guarded, from its first forward pass on. Only the loss of the first micro-batch is
+known, so that batch cannot be captured. Trainers that have an adapter use it instead.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _MOST_TRIED = 10_000
-"""Forward passes of modules until the search for an optimizer's model ends: it costs a little in each."""
+"""Forward passes after which the search for an optimizer's model ends, because it slows each of them a little."""
 
 
 class Automatic:
-    """The hooks, and the guards that they made."""
+    """The hooks, and the guards that they created."""
 
     def __init__(self, switch: Switch) -> None:
-        """Take the settings of all guards."""
+        """Store the settings of all guards."""
         self._switch = switch
         self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._guards: list[Guard] = []
@@ -77,7 +77,7 @@ class Automatic:
             report(f"{name} is not guarded: another optimizer of the same model is")
             return
         arguments = self._switch.arguments()
-        if self._guards:  # each has events of its own
+        if self._guards:  # each guard writes a separate event file
             arguments["output"] = f"{self._switch.output}/model-{len(self._guards) + 1}"
         try:
             guard = Guard(model, optimizer, **arguments)
@@ -134,7 +134,7 @@ def _updated_by(optimizer: Optimizer) -> set[int]:
 
 
 def install(switch: Switch) -> Automatic:
-    """Put the hooks in place.
+    """Install the hooks.
 
     Args:
         switch: The settings of the guards.
@@ -185,7 +185,7 @@ def _scaling(automatic: Automatic) -> None:
 
 
 def _clipping(automatic: Automatic) -> None:
-    """Let the guard clip where the training does: it computes the same norm, and has to see it before."""
+    """Let the guard clip in place of the training code: both need the same norm, and the guard needs it first."""
     original = torch.nn.utils.clip_grad_norm_
 
     @functools.wraps(original)
@@ -209,7 +209,7 @@ def _clipping(automatic: Automatic) -> None:
 
 
 def _trainers(switch: Switch) -> None:
-    """Attach the adapter of Hugging Face's `Trainer` to each of them, once it is imported."""
+    """Attach the adapter to each Hugging Face `Trainer`, once that class is imported."""
     from wrapt import register_post_import_hook
 
     def patch(module: Any) -> None:

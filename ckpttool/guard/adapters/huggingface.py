@@ -22,13 +22,13 @@ class Attached:
     """A guard in a trainer while it trains."""
 
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
-        """Take the trainer, and the arguments of its guard."""
+        """Store the trainer, and the arguments of its guard."""
         self.guard: Guard | None = None
         """None until training starts: before that, there is no optimizer."""
         self.stopped: GuardStop | None = None
-        """Why the guard ended the training; None: it did not."""
+        """Why the guard ended the training run; None if it did not."""
         self.is_automatic = "switched_on" in settings
-        """Whether the environment attached it, not the training's code."""
+        """Whether the environment attached it, not the training code."""
         self._trainer = trainer
         self._settings = settings
 
@@ -50,7 +50,7 @@ class Attached:
 
     @staticmethod
     def _loss_of(step: Callable[..., Tensor]) -> LossFunction:
-        """Return a function that computes a micro-batch again, forward and backward, as the trainer does."""
+        """Return a function that recomputes a micro-batch, forward and backward, as the trainer does."""
 
         def loss_of(model: nn.Module, batch: Any) -> Tensor:
             inputs = dict(batch)
@@ -127,7 +127,7 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
         An object that contains the guard, from the start of `train` on.
     """
     for callback in list(trainer.callback_handler.callbacks):
-        if isinstance(callback, _Callback) and callback.attached.is_automatic:  # the training's own code decides
+        if isinstance(callback, _Callback) and callback.attached.is_automatic:  # the training code decides
             trainer.remove_callback(callback)
     attached = Attached(trainer, settings)
     # If a user enables restoring of callbacks, the trainer creates each from its class alone.

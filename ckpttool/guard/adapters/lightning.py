@@ -15,7 +15,7 @@ from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
 from ckpttool.guard.switch import VARIABLE
 
 _UNHEARD = 3
-"""Consecutive stops after which the training ends with an error: `should_stop` has no effect before `min_steps`."""
+"""Consecutive stops after which training ends with an error: `should_stop` has no effect before `min_steps`."""
 
 
 class LightningGuard(Callback):
@@ -23,13 +23,13 @@ class LightningGuard(Callback):
 
         Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
 
-    The gradients are checked after they were unscaled, and before they are clipped. On a dropped step `global_step` and
+    The gradients are checked after unscaling and before clipping. On a dropped step `global_step` and
     the learning rate advance, as in Lightning after an overflow. Each checkpoint includes the guard's memory, and
     `fit(ckpt_path=...)` restores it.
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Take the arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc."""
+        """Store the arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc."""
         self.guards: tuple[Guard, ...] = ()
         """One guard per optimizer, from the start of `fit` on."""
         self._settings = settings
@@ -65,20 +65,20 @@ class LightningGuard(Callback):
         return guard
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin a micro-batch, in the form that the model gets: on its device, and augmented."""
+        """Begin a micro-batch, as the model receives it: on its device, and augmented."""
         self._micros = [guard.micro(batch, index=batch_idx) for guard in self.guards]
         for micro in self._micros:
             micro.__enter__()
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Take the loss of this rank, which is already divided by the accumulation."""
+        """Record the loss of this rank, which is already divided by the number of accumulated batches."""
         if (scaler := _scaler(trainer)) is not None:
             loss = loss / scaler.scale(torch.ones((), device=loss.device))  # it is already scaled
         for micro in self._micros:
             micro.loss(loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Decide on the update; if it is to be dropped, that happens when the optimizer begins its step."""
+        """Decide on the update; a drop takes effect when the optimizer begins its step."""
         for guard in self.guards:
             if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
@@ -112,24 +112,24 @@ class LightningGuard(Callback):
 
 
 class AutomaticLightningGuard(LightningGuard):
-    """The guard that the environment switched on: it leaves a training alone that has one in its code."""
+    """The guard switched on by the environment; it does nothing if the training code has a guard."""
 
     def __init__(self, **settings: Any) -> None:
-        """Take the arguments of `LightningGuard`."""
+        """Store the arguments of `LightningGuard`."""
         super().__init__(**settings)
         self._is_only_guard = False
 
     @property
     def state_key(self) -> str:
-        """The name of its state in checkpoints: that of a guard in the training's code, unless there is one."""
+        """The name of its state in checkpoints: the same as for a guard in the training code, unless there is one."""
         return "LightningGuard" if self._is_only_guard else "AutomaticLightningGuard"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find out if the training's code has a guard: Lightning rejects two callbacks with the same state key."""
+        """Check whether the training code has a guard: Lightning rejects two callbacks with the same state key."""
         self._is_only_guard = sum(isinstance(callback, LightningGuard) for callback in trainer.callbacks) == 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Guard the optimizers, unless the training's own code guards one."""
+        """Guard the optimizers, unless the training code guards one."""
         if all(optimizer not in GUARDED for optimizer in trainer.optimizers) or self.guards:
             super().on_train_start(trainer, pl_module)
 

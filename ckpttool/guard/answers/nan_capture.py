@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _MOST_ROWS = 8
-"""Number of gradients that a table shows; JSON has all."""
+"""Number of gradients in the table; JSON lists all."""
 
 
 def document(answer: Capture) -> Document:

@@ -1,4 +1,4 @@
-"""The captures of a training."""
+"""The captures of a training run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def row_document(row: CaptureRow) -> Document:
 
 
 def table(answer: Captures) -> RenderableType:
-    """Show one per line, by step."""
+    """Show one capture per line, sorted by step."""
     rows = [
         [
             str(capture.step),

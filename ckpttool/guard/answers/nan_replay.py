@@ -1,4 +1,4 @@
-"""The result of computing a captured step again."""
+"""The result of recomputing a captured step."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _origin(origin: Origin) -> Document:
 
 
 def table(answer: NanReplay) -> RenderableType:
-    """Show whether it was reproduced, its origin, and the verdict."""
+    """Show whether the step was reproduced, the origin of the fault, and the verdict."""
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.environment and not answer.reproduced:
         parts += [line("Differs from the capture:"), _environment(answer.environment), line()]
@@ -111,9 +111,9 @@ def _headline(answer: NanReplay) -> Text:
     if answer.reproduced:
         return line(f"Step {answer.step} was reproduced, on {shown(answer.device)}", style="bold green")
     if not answer.ranks:
-        return line(f"Step {answer.step} could not be computed again", style="bold yellow")
+        return line(f"Step {answer.step} could not be recomputed", style="bold yellow")
     if any(finding.severity > Severity.NOTE for finding in answer.findings):
-        return line(f"Step {answer.step} could only be computed again in part", style="bold yellow")
+        return line(f"Step {answer.step} could only be partly recomputed", style="bold yellow")
     return line(f"Step {answer.step} was not reproduced, on {shown(answer.device)}", style="bold red")
 
 

@@ -1,4 +1,4 @@
-"""The report on a guarded training."""
+"""The report on a guarded training run."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def table(answer: GuardReport) -> RenderableType:
     parts += listed("Wrong matrix products:", list(map(_fault, answer.abnormal_products)))
     parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
     parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
-    parts += listed("Forgotten at a restart:", [line(shown(text)) for text in answer.forgotten])
+    parts += listed("State lost at a restart:", [line(shown(text)) for text in answer.forgotten])
     parts += listed("Failures of the guard itself (the training continued):", list(_failures(answer)))
     if answer.next:
         parts += [line(), line("Next:", style="bold")]
@@ -218,7 +218,7 @@ def _drop(update: DroppedUpdate) -> Text:
 
 
 def _captures(answer: GuardReport) -> Iterator[Text]:
-    """Yield a line per capture, and a line per row of captures."""
+    """Yield a line per capture, and a line per series of captures."""
     first = {row.first: row for row in answer.in_a_row}
     later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
     for capture in answer.captures:
@@ -232,7 +232,7 @@ def _captures(answer: GuardReport) -> Iterator[Text]:
 
 def _capture(capture: CaptureTold) -> Text:
     on_which = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
-    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when computed again"
+    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when recomputed"
     return _at(capture.step).append(f"{shown(capture.path)}{on_which}{verdict}")
 
 

@@ -1,4 +1,4 @@
-"""Results of computing a step, bit for bit; and the step again, in place and without the other ranks."""
+"""The results of a step, bit for bit, and its recomputation in place, without the other ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def named_gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]:
-    """Yield the facts of gradients; for sharded gradients, those of this rank's part."""
+    """Yield a record of each gradient; for a sharded gradient, of this rank's part."""
     for name, gradient in gradients:
         local = own_part(gradient).detach()
         local = local if local.layout is torch.strided else local.to_dense()  # a sparse gradient
@@ -56,12 +56,12 @@ def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]
 
 
 def digests_of(model: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Return name and xxh3-128 of each parameter's bytes; of sharded ones for this rank's part."""
+    """Return the name of each parameter and the xxh3-128 of its bytes; for a sharded one, of this rank's part."""
     return tuple((name, xxh3_128_hexdigest(block(own_part(value)))) for name, value in model.named_parameters())
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model in a compiled or data-parallel wrapper: it calls no other rank, and has its original names."""
+    """Return the model in a compiled or data-parallel wrapper: it involves no other rank and has original names."""
     while True:
         inner = getattr(model, "_orig_mod", None) if hasattr(model, "_orig_mod") else None
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -79,7 +79,7 @@ def compute_again(
     scale: float | None,
     restore_buffers: Callable[[], None],
 ) -> Rerun:
-    """Compute a step again and restore everything: gradients, random-number state, buffers.
+    """Recompute a step, then restore the gradients, the random-number state and the buffers.
 
     Args:
         model: The model without a wrapper: a wrapper that waits for other ranks would wait forever.
@@ -102,7 +102,7 @@ def compute_again(
 
 
 def unscale(model: nn.Module, scale: float | None) -> None:
-    """Remove a loss scaler's factor from all gradients, as it does itself: one product with the inverse."""
+    """Remove a loss scaler's factor from all gradients as the scaler does: by multiplying with the inverse."""
     if scale is None:
         return
     inverse = 1.0 / scale

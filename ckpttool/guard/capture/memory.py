@@ -1,4 +1,4 @@
-"""Data to compute a step again: kept by reference during the step, so that it costs almost nothing."""
+"""Data for recomputing a step. It is kept by reference during the step, which costs almost nothing."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ HOST_BATCHES = ByteCount(1 << 30)
 """Bytes of the host's memory for the same purpose."""
 
 _MOST_PRINTS = 8
-"""Greatest number of fingerprints that are kept of a dropped batch."""
+"""Maximum number of fingerprints kept of a dropped batch."""
 
 _MOST_HOOKED = 512
-"""Greatest number of modules with a hook for their autocast, until the first called module is known."""
+"""Maximum number of modules with an autocast hook, until the first called module is known."""
 
 _MOST_HASHED = 16 << 20
-"""Bytes of one tensor: two milliseconds."""
+"""Maximum number of hashed bytes per tensor, which take two milliseconds."""
 
 
 class Remembered:
     """One micro-batch."""
 
     def __init__(self, batch: object, index: int | None, *, cloned: bool) -> None:
-        """Take the batch at the forward pass."""
+        """Store the batch at its forward pass."""
         self.batch = batch
         if cloned:
             self.batch = map_tensors(
@@ -101,13 +101,13 @@ class StepMemory:
     def __init__(
         self, model: nn.Module, *, host_batches: int = HOST_BATCHES, device_batches: int = DEVICE_BATCHES
     ) -> None:
-        """Take the model, to detect its autocast, and the budget in bytes for earlier batches."""
+        """Store the model, to detect its autocast, and the budget in bytes for earlier batches."""
         self._host, self._device = host_batches, device_batches
         self.micro_batches: list[Remembered] = []
         self._model = model
         self._clones = False
         self._hooks: list[RemovableHandle] = []
-        self._called_first: nn.Module | None = None  # in the previous micro-batch: usually it is the same again
+        self._called_first: nn.Module | None = None  # in the previous micro-batch: usually the same module
         self.is_compiled: bool | None = None
         """Whether the first loss came from compiled code; None: no loss yet."""
 
@@ -206,7 +206,7 @@ def autocast_now() -> tuple[tuple[str, str], ...]:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Return the size of a tensor; of a sparse one approximately, values and indices."""
+    """Return the bytes of a tensor; for a sparse one, approximately those of its values and indices."""
     if tensor.layout is torch.strided:
         return tensor.nbytes
     return int(tensor._nnz()) * (tensor.dtype.itemsize + 8 * tensor.dim())  # noqa: SLF001  torch has no public name

@@ -38,7 +38,7 @@ class ShardWriter:
     """Writes one rank's part in a thread: a hung disk must not hang the training."""
 
     def __init__(self, path: str, capture: RankCapture, tensors: Mapping[str, Tensor], *, is_first: bool) -> None:
-        """Take the capture's folder, the record without its shard, the tensors, and whether this rank heads it."""
+        """Store the folder, the record without its shard, the tensors, and whether this rank writes the head."""
         self._path = path
         self._capture = capture
         self._tensors = tensors
@@ -48,11 +48,11 @@ class ShardWriter:
         self._error: Exception | None = None
 
     def write(self, io_timeout: float) -> None:
-        """Write all of it, or nothing.
+        """Write the complete part, or nothing.
 
         Raises:
-            WriteFailedError, OSError: It was not written; what was begun is gone.
-            TimeoutError: The disk took nothing for so long; what was begun goes when it does.
+            WriteFailedError, OSError: It was not written; incomplete files were removed.
+            TimeoutError: The disk accepted no data until the timeout; incomplete files are removed once it responds.
         """
         thread = threading.Thread(target=self._run, name="ckpttool-capture", daemon=True)
         thread.start()
@@ -114,7 +114,7 @@ class ShardWriter:
         for name in own_files:
             with suppress(OSError):
                 os.unlink(f"{self._path}/{name}")
-        with suppress(OSError):  # other ranks may have theirs in it
+        with suppress(OSError):  # other ranks may have files in it
             os.rmdir(self._path)
 
 
@@ -183,7 +183,8 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
         parts: Parts of all ranks of the mesh, in their order; the ranks fill the mesh row by row.
 
     Raises:
-        ValueError: A part is missing, the parts are of different tensors, or one has another size than its place.
+        ValueError: A part is missing, the parts belong to different tensors, or one has the wrong shape for its
+            position.
     """
     first = parts[0]
     if {(part.shape, part.mesh_shape, part.placements) for part in parts} != {
@@ -191,7 +192,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
     }:
         raise ValueError("its parts belong to different tensors")
     if len(parts) != math.prod(first.mesh_shape):
-        raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, but {len(parts)} are here")
+        raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, but {len(parts)} were found")
     if math.prod(first.shape) > sum(part.local.numel() for part in parts):
         raise ValueError(f"its parts have fewer elements than its shape {first.shape}")
     tensor = torch.empty(first.shape, dtype=first.local.dtype)
@@ -201,7 +202,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
             if placement != "replicate":
                 target = _chunk(target, int(placement.removeprefix("shard:")), first.mesh_shape[axis], place[axis])
         if target.shape != part.local.shape:
-            raise ValueError(f"a part has the shape {tuple(part.local.shape)}, but its place has {tuple(target.shape)}")
+            raise ValueError(f"a part has the shape {tuple(part.local.shape)}, but {tuple(target.shape)} was expected")
         target.copy_(part.local.detach())
     return tensor.requires_grad_(first.local.requires_grad)
 

@@ -47,19 +47,19 @@ class CaptureBudget:
     """The budget for captures. Beyond it a capture is light: without weights."""
 
     captures: int = 3
-    """Greatest number of full captures per run."""
+    """Maximum number of full captures per run."""
     light_captures: int = 20
-    """Greatest number of light captures per run; there are no further ones."""
+    """Maximum number of light captures per run; after that, nothing is captured."""
     every_steps: int = 100
     """Minimum number of steps between two full captures."""
     nbytes: ByteCount = ByteCount(20 << 30)
-    """Bytes of one rank's shard."""
+    """Maximum bytes of one rank's shard."""
     device_batches: ByteCount = DEVICE_BATCHES
     """Bytes of an accelerator's memory for earlier batches of an accumulated step; beyond it they move to the host."""
     host_batches: ByteCount = HOST_BATCHES
     """Bytes of the host's memory for these; beyond it only fingerprints are kept, and the step cannot be replayed."""
     reruns: int = 3
-    """Greatest number of steps per run that are computed again in place."""
+    """Maximum number of steps per run that are recomputed in place."""
     full_gradients: bool = False
     """Whether every complete gradient is stored, not only its digest."""
     io_timeout: float = 60.0
@@ -72,16 +72,16 @@ class CaptureSettings:
 
     budget: CaptureBudget = CaptureBudget()
     loss_of: LossFunction | None = None
-    """Returns the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
+    """Returns the loss of a micro-batch, given the model and the batch, so that the step can be recomputed in place."""
     encode_batch: Callable[[object], object] | None = None
-    """Converts a batch whose classes cannot be saved to plain values."""
+    """Converts a batch to plain values if its classes cannot be saved."""
     run_config: EventValue = None
-    """Any plain JSON that the user wants in a capture."""
+    """User data for each capture, as plain JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """Facts about the step that the guard knows, beyond its memory."""
+    """Facts about the step that its stored micro-batches do not show."""
 
     step: Step
     optimizer_step: int | None = None
@@ -114,8 +114,8 @@ class CaptureStore:
             emit: Receiver of events about captures and failures.
             rank: Rank of this process.
             world_size: Number of ranks that train together.
-            settings: The captured data, and the budget.
-            optimizer: The optimizer; its state must fit on the disk twice as well, for the next checkpoint.
+            settings: The data to capture, and the budget.
+            optimizer: The optimizer; the disk must also have room for two copies of its state, for the next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"
         self._model = unwrapped(model)
@@ -137,7 +137,7 @@ class CaptureStore:
         self._reruns, self._last = numbers.get("reruns", 0), numbers.get("last")
 
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
-        """Compute the step again if possible, and write the data needed to do so elsewhere.
+        """Recompute the step if possible, and write the data for recomputing it elsewhere.
 
         All ranks call it at the same time, without communication. The weights must be those of the forward pass, and
         the gradients must not be clipped yet; both are unchanged when it returns.
@@ -231,7 +231,7 @@ class CaptureStore:
         return path, capture
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
-        """Return the batch if it can be saved, else the reason."""
+        """Return the batch if it can be saved, else the reason why not."""
         if micro.let_go is not None:
             return None, LeftOut(path="", reason=micro.let_go, is_over_budget=True)
         encode = self._settings.encode_batch

@@ -79,12 +79,12 @@ def folder_name(step: Step, attempt: int = 0) -> str:
 
 
 def shard_name(rank: int) -> str:
-    """Return the name of a rank's tensors."""
+    """Return the file name of a rank's tensors."""
     return f"r{rank:05d}.safetensors"
 
 
 def record_name(rank: int) -> str:
-    """Return the name of a rank's record."""
+    """Return the file name of a rank's record."""
     return f"r{rank:05d}.json"
 
 
@@ -104,7 +104,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
     """Decode the output of `head_bytes`.
 
     Raises:
-        ParseError: It is torn, edited or another file.
+        ParseError: It is truncated, edited, or another file.
     """
     record = _complete_record(data, _HEAD_SCHEMA, where)
     return CaptureHead(
@@ -192,7 +192,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
         where: Names the file in errors.
 
     Raises:
-        ParseError: It is torn, edited, another rank's or another file.
+        ParseError: It is truncated, edited, from another rank, or another file.
     """
     record = _complete_record(data, _RANK_SCHEMA, where)
     if get_int(record, "rank", where=where) != rank:
@@ -249,7 +249,7 @@ def _complete_record(data: bytes, schema: str, where: str) -> JsonObject:
 
 
 def _world_size(record: JsonObject, least: int, where: str) -> int:
-    """Return the world size, if it is plausible: a reader counts the ranks one by one."""
+    """Return the world size, if it is plausible: readers iterate over all ranks."""
     world_size = get_int(record, "world_size", minimum=least, where=where)
     if world_size > MAX_RANKS:
         raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=where, key="world_size")

@@ -26,24 +26,24 @@ from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.guard.model.guarding import Emit
 
 LONGEST_LINE = 4096
-"""Bytes: the size that one `write` appends atomically, with other writers of the file."""
+"""Bytes that one `write` appends atomically, even if others write to the file."""
 _ROOM_FOR_LOST = 32
-"""Bytes of those for the count of lines that could not be written."""
+"""Bytes of a line reserved for the number of lines that could not be written."""
 
 _NEVER_CUT = ("schema", "kind", "step", "time", "cut")
 
 _ROTATED_AT = 256 << 20
-"""Bytes of a file until it is renamed to `.1`: a few million steps."""
+"""Bytes at which a file is renamed to `.1`: a few million steps."""
 
 _MOST_WAITING = 4 << 20
-"""Bytes that wait for an unresponsive disk; later lines are counted, and dropped."""
+"""Maximum bytes that wait for an unresponsive disk; later lines are dropped and counted."""
 
 _ONE_WRITE = 1 << 16
 """Bytes per write: each call yields to the training, which costs milliseconds on a busy machine."""
 
 _BUFFERED_SECONDS = 1.0
 _BUFFERED_BYTES = 1 << 16
-"""Lines per write, whichever comes first: a loop of ten thousand steps per second must not lose any."""
+"""Maximum lines per write: a loop of ten thousand steps per second must not lose any."""
 
 _DURABLE = frozenset(
     {
@@ -60,7 +60,7 @@ _DURABLE = frozenset(
 class EventFile:
     """Writes events in its own thread, so that a slow disk does not delay the training.
 
-    Nothing here raises: lines that cannot be written are counted, and the next line that succeeds has their number. A
+    Nothing here raises: lines that cannot be written are counted, and the next written line contains their number. A
     process that was forked from this one, such as a data loader, writes nothing.
     """
 
@@ -114,7 +114,7 @@ class EventFile:
         self._waiting: list[bytes] = [_line(self._about)]
         self._bytes = 0
         self._emitted = 1  # lines in all
-        self._done = 0  # of those, the written or lost ones
+        self._done = 0  # the number of written or lost lines
         self._is_urgent = self._is_durable = self._is_closed = self._is_hung = False
         self._dropped = 0
         self._thread: Thread | None = None
@@ -183,7 +183,7 @@ class EventFile:
         return self._time
 
     def _wait(self, line: int) -> bool:
-        """Return whether a line was written in time; after a timeout, wait no more until the disk has responded."""
+        """Return whether a line was written in time; after a timeout, do not wait again until the disk responds."""
         in_time = self._changed.wait_for(lambda: self._done >= line, 0 if self._is_hung else self._io_timeout)
         self._is_hung = not in_time
         return in_time
@@ -194,7 +194,7 @@ class EventFile:
             self._thread.start()
 
     def _write(self) -> None:
-        """Write lines until the end."""
+        """Write lines until `close`."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_urgent or self._is_closed)
@@ -255,7 +255,7 @@ class EventSinks:
 
 
 class _File:
-    """The file itself, opened again after each failure."""
+    """The file, reopened after each failure."""
 
     def __init__(self, path: str, rotate_at: int) -> None:
         self.path = path
@@ -310,7 +310,7 @@ class _File:
             self._is_torn = file.read(1) not in {b"", b"\n"}
 
     def bring_to_disk(self) -> None:
-        """Wait for the disk itself."""
+        """Wait until the data is on the disk."""
         if self._handle is not None:
             with suppress(OSError):
                 os.fsync(self._handle)
@@ -350,13 +350,13 @@ def _moment(seconds: float) -> str:
 
 
 def _line(record: dict[str, EventValue]) -> bytes:
-    """Encode a record on one line, truncated to fit; non-finite values are words, because `jq` rejects them bare."""
+    """Encode a record on one line, truncated to fit; non-finite values become text, because `jq` rejects them."""
     text = _encode(record)
     cut = dict(record)
     while len(text) >= LONGEST_LINE - _ROOM_FOR_LOST:
         key = max((key for key in cut if key not in _NEVER_CUT), key=lambda key: len(_encode(cut[key])), default=None)
         value = None if key is None else cut[key]
-        if key is None or value is None:  # a thousand values, and none of them long
+        if key is None or value is None:  # a thousand short values
             cut = {key: cut[key] for key in _NEVER_CUT if key in cut}
         else:
             cut[key] = value[: len(value) // 2] if isinstance(value, (str, list)) and len(value) > 1 else None

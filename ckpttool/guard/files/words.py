@@ -1,7 +1,7 @@
 """Lines of a guard in the training's own log, in the words of torch_npu's detector and of MindFormers' monitor.
 
 People search their logs for these phrases. The lines go to Python's logger `ckpttool.guard`, which has no handler of
-its own: without any, Python prints warnings on stderr. Steps are appended to the original sentences.
+its own: without a handler, Python prints warnings on stderr. Steps are appended to the original sentences.
 
 Source:
     torch_npu 7.1, `asd.py`: an abnormal value and the start and end of the checksum are INFO; a strike and a wrong
@@ -54,7 +54,7 @@ class Words:
         lines = _LINES.get(kind)
         if lines is None:
             return
-        with suppress(Exception):  # no line is worth the end of a training; the event file has the event
+        with suppress(Exception):  # a log line must not end a training run; the event file has the event
             for line in lines(self, step, values):
                 _log(line)
 
@@ -122,7 +122,7 @@ class Words:
         if values.get("stopped") is not False and self._above:
             yield logging.ERROR, f"{self._above}, stop training..."
 
-    # Our own.
+    # Lines of ckpttool alone.
 
     def _alarm(self, step: Step, values: Mapping[str, EventValue]) -> Iterator[Line]:
         message = " ".join(str(values.get("message")).split())
@@ -130,7 +130,7 @@ class Words:
 
 
 _WITHOUT = "dropped without a threshold"
-"""Updates that MindFormers would apply have no words of its own: a loss or a norm that is not finite, other rules."""
+"""For drops that MindFormers does not make, and so has no words for: a non-finite loss or norm, other rules."""
 _WITHOUT_IN_WATCH = f"would be {_WITHOUT}"
 
 _LINES: Mapping[GuardEventKind, Callable[[Words, Step, Mapping[str, EventValue]], Iterator[Line]]] = MappingProxyType(

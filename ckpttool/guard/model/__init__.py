@@ -1,1 +1,1 @@
-"""The nouns of a guarded training: captures, reports."""
+"""Data types of a guarded training run: captures and reports."""

@@ -36,7 +36,7 @@ class LossBits:
 
     value: float
     dtype: str
-    """torch's name of the type: `float32`."""
+    """torch's name for the type: `float32`."""
     bits: str
     """Hexadecimal, the least significant byte first."""
 
@@ -85,7 +85,7 @@ class LeftOut:
     """A part of a batch that is not in the capture."""
 
     path: str
-    """Its place in the batch."""
+    """Its path in the batch."""
     reason: str
     """Its type, or why it cannot be encoded; or that there was no space for it, with its fingerprint."""
     is_over_budget: bool = False
@@ -106,20 +106,20 @@ class MicroBatch:
     loss: LossBits | None
     """The loss passed to `backward`; None if the training passed none."""
     changed: bool
-    """Whether a tensor of the batch changed between its forward and the end of the step: the changed one is stored."""
+    """Whether a tensor of the batch changed after its forward pass, during the step; the changed tensor is stored."""
     left_out: LeftOut | None
     """The missing part of the batch; None if it is complete."""
     index: int | None
     """Number of the batch in its epoch, if the training provides it."""
     outer_autocast: tuple[tuple[str, str], ...]
-    """Device and type of each autocast that was on before the training's own code ran."""
+    """Device and type of each autocast that was on before the training code ran."""
     inner_autocast: tuple[tuple[str, str], ...] | None
-    """As above, when the model was called; None if the call was not observed."""
+    """The same when the model was called; None if the call was not observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """The same micro-batches again on the same device, right after the step, without the other ranks."""
+    """The micro-batches recomputed on the same device, right after the step, without the other ranks."""
 
     losses: tuple[LossBits, ...]
     gradients: tuple[GradientFacts, ...]
@@ -159,13 +159,13 @@ class RankCapture:
     gradients: tuple[GradientFacts, ...]
     """Gradients at the end of the step, after any reduction; in the model's order."""
     rerun: Rerun | None
-    """None if it was not computed again."""
+    """None if the step was not recomputed."""
     weights: tuple[tuple[str, str], ...]
-    """Name and xxh3-128 of each parameter's bytes, if the weights themselves are not kept."""
+    """Name and xxh3-128 of each parameter's bytes, if the weights themselves are not stored."""
     evaluating: tuple[str, ...]
     """Names of the modules that were in evaluation mode; '' is the model itself."""
     buffers_left_out: tuple[str, ...]
-    """Names of buffers that are kept as they were after the forward, because all were too large to copy before it."""
+    """Names of buffers stored as they were after the forward pass: together they were too large to copy before it."""
     scale: float | None
     """Factor by which a loss scaler multiplied each loss; None without a scaler."""
     environment: tuple[tuple[str, Setting], ...]
@@ -217,11 +217,11 @@ class Capture(Answered):
     """Ascending by rank; empty if unknown."""
     findings: tuple[Finding, ...]
     has_stopped: bool | None = None
-    """Whether the training ended by too many dropped updates, and has not continued since; None: unknown."""
+    """Whether training ended because of too many dropped updates, and has not continued since; None: unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """14 if a rank's part is missing or changed."""
+        """Exit code 14 if a rank's part is missing or changed."""
         return of_findings(self.findings)
 
 
@@ -251,11 +251,11 @@ class Captures(Answered):
     captures: tuple[Capture, ...]
     """By step."""
     in_a_row: tuple[CaptureRow, ...] = ()
-    """Rows of two or more consecutive captures."""
+    """Series of two or more consecutive captures."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst code among them."""
+        """The worst exit code of the captures."""
         return of_findings(finding for capture in self.captures for finding in capture.findings)
 
 
@@ -266,7 +266,7 @@ FOLDER: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanQuestion:
-    """The captured step to compute again, and the options."""
+    """The captured step to recompute, and the options."""
 
     path: Annotated[str, FOLDER]
     """The capture's folder."""
@@ -312,13 +312,13 @@ class NanVerdict(str, Enum):
     """The origin of a value that was not finite."""
 
     TRANSIENT = "transient"
-    """Computed again at once on the same device, it was finite: the device, or a nondeterministic operation."""
+    """Finite when recomputed immediately on the same device: the device, or a nondeterministic operation."""
     DEVICE = "device"
     """The device of that rank reproduces it, and another device does not."""
     DATA_OR_MODEL = "data-or-model"
     """Every device reproduces it."""
     UNDECIDED = "undecided"
-    """The run that would decide is missing."""
+    """Undecided, because a run is missing."""
 
 
 class OriginKind(str, Enum):
@@ -358,7 +358,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplay:
-    """The result of computing one rank's step again."""
+    """The result of recomputing one rank's step."""
 
     rank: Rank
     losses_equal: int
@@ -371,7 +371,7 @@ class RankReplay:
     gradients: int
     """Number of gradients to compare."""
     pattern_differs: tuple[str, ...]
-    """Names of gradients that were finite there and are not here, or vice versa."""
+    """Names of gradients that are finite in only one of the two runs."""
     losses_differ: tuple[int, ...]
     """Micro-batches with a different loss, from 0."""
     nonfinite: tuple[GradientFacts, ...]
@@ -395,7 +395,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanReplay(Answered):
-    """The result of computing a captured step again."""
+    """The result of recomputing a captured step."""
 
     NOUN: ClassVar[str] = "nan-replay"
 
@@ -403,7 +403,7 @@ class NanReplay(Answered):
     """The folder, as the user named it."""
     step: Step
     device: str
-    """The device on which it was computed again."""
+    """The device on which it was recomputed."""
     exact: bool
     """Whether every gradient has to be equal in every bit."""
     verdict: NanVerdict
@@ -419,6 +419,6 @@ class NanReplay(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the step was reproduced, 10 if not, 14 if it could not be computed."""
+        """Exit code: 0 if the step was reproduced, 10 if not, 14 if it could not be computed."""
         could_not = of_findings(self.findings)
         return could_not if could_not or self.reproduced else ExitCode.DAMAGE

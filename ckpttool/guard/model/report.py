@@ -1,4 +1,4 @@
-"""The report of a guarded training."""
+"""The report of a guarded training run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CaptureTold:
     here: str
     """Its folder, relative to the event file, which may have been moved or copied since."""
     verdict: str | None
-    """`transient`, if it was finite when it was computed once more; None: a replay decides."""
+    """`transient`, if it was finite when recomputed; None: a replay decides."""
     culprits: tuple[Rank, ...]
     """Ranks whose own numbers were not finite."""
 
@@ -61,7 +61,7 @@ class RankReport:
     host: str
     """Host of its last process."""
     starts: int
-    """Number of processes that wrote."""
+    """Number of processes that wrote events."""
     first_step: Step | None
     last_step: Step | None
     """The last step in its events."""
@@ -82,7 +82,7 @@ class RankReport:
     """Step and error of the last save that failed; None: no save failed."""
     guard_errors: int
     switched_off: tuple[str, ...]
-    """Parts of the guard."""
+    """Parts of the guard that were switched off."""
     lost_lines: int
     """Number of events that could not be written."""
     overhead: float | None
@@ -91,12 +91,12 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport(Answered):
-    """The events of a guarded training, and the next action. Ranks decide the same, so most numbers hold for any."""
+    """The events of a guarded run, and the next action. All ranks decide alike, so most numbers apply to any rank."""
 
     NOUN = "guard-report"
 
     ranks: tuple[RankReport, ...]
-    """In their order."""
+    """In ascending order."""
     world_size: int | None
     """The number of ranks; None if no file has it."""
     is_watching: bool
@@ -104,12 +104,12 @@ class GuardReport(Answered):
     switched_on: tuple[str, ...]
     """How it was switched on: `code`, or the name of an environment variable; several if its starts differed."""
     stopped_at: Step | None
-    """Step at which too many consecutive updates were dropped, if the training did not continue since."""
+    """Step at which too many consecutive updates were dropped, if the training has not continued since."""
     drops: tuple[DroppedUpdate, ...]
     """The first captures, by step."""
     captures: tuple[CaptureTold, ...]
     in_a_row: tuple[CaptureRow, ...]
-    """Rows of two or more consecutive captures with the same weights."""
+    """Series of two or more consecutive captures with the same weights."""
     strikes: tuple[FaultTold, ...]
     abnormal_products: tuple[FaultTold, ...]
     disagreements: tuple[FaultTold, ...]
@@ -125,7 +125,7 @@ class GuardReport(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if it needs attention: a stop, a strike, a wrong product, a capture, a failed last save."""
+        """Exit code 10 if the run needs attention: a stop, a strike, a wrong product, a capture, a failed last save."""
         if self.needs_somebody:
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.ranks))
@@ -168,7 +168,7 @@ class GuardReport(Answered):
 
     @property
     def failed_saves(self) -> int:
-        """Greatest number of checkpoints of which a rank could not write its part."""
+        """Maximum number of checkpoints of which a rank could not write its part."""
         return max((rank.failed_saves for rank in self.ranks), default=0)
 
     @property

@@ -96,7 +96,7 @@ class Event:
     """A non-finite tensor, and its origin; or a finite one with an element that is far too large."""
 
     number: int = 0
-    """Position in the order of time."""
+    """Position in time order."""
     kind: OriginKind
     name: str
     """The operation, or the name of the input."""

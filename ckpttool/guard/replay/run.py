@@ -128,7 +128,7 @@ class RankRun:
         return tuple(facts_of(self.gradients))
 
     def locate(self) -> Origin | None:
-        """Compute it again and check every operation; None if all stayed finite."""
+        """Recompute the step and check every operation; return None if all results are finite."""
         self._prepare()
         for number in range(len(self._captured.micro_batches)):
             locator = Locator(self._model)
@@ -214,7 +214,7 @@ class RankRun:
             buffer.data = self._content.buffers[name].detach().clone().to(self._device)
 
     def _batch(self, number: int) -> object:
-        """Return a batch in its own memory: a kernel may sum in another order at a file's alignment."""
+        """Return a batch in its own memory: with a file's alignment, a kernel may sum in another order."""
 
         def moved(tensor: Tensor) -> Tensor:
             stored = tensor.detach()
@@ -303,7 +303,7 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
 
 
 def replay(capture: Capture, question: NanQuestion) -> NanReplay:
-    """Compute the ranks of a capture again.
+    """Recompute the ranks of a capture.
 
     The output of the entry goes to stderr: stdout is reserved for the answer.
 
@@ -334,7 +334,7 @@ class _Computed:
 
 
 class _Session:
-    """A question."""
+    """The replay of one capture."""
 
     def __init__(
         self, capture: Capture, question: NanQuestion, device: torch.device, entry: Callable[[RankCapture], object]
@@ -368,7 +368,7 @@ class _Session:
             origin=self._origin,
         )
         if not replayed or could_not:
-            outcome, why = NanVerdict.UNDECIDED, "it could not be computed again"
+            outcome, why = NanVerdict.UNDECIDED, "it could not be recomputed"
             if replayed and is_reproduced(replayed, exact=self._question.exact):
                 why = "the computed part was reproduced, but parts of the capture are missing or damaged"
         if self._differences:
@@ -435,9 +435,7 @@ class _Session:
 
     def _cannot(self, code: Row, captured: RankCapture, why: str, remedy: str) -> None:
         self._findings.append(
-            unknown(
-                code, f"rank {captured.rank} cannot be computed again: {why}", ranks=(captured.rank,), remedy=remedy
-            )
+            unknown(code, f"rank {captured.rank} cannot be recomputed: {why}", ranks=(captured.rank,), remedy=remedy)
         )
 
     def _content(self, captured: RankCapture) -> Content:
@@ -470,7 +468,7 @@ class _Session:
         return content
 
     def _note_autocast(self, captured: RankCapture, made: object) -> None:
-        """Report that a model is computed without a known captured autocast."""
+        """Report that a model is computed although its captured autocast is unknown."""
         if isinstance(made, ReplayTask) or all(micro.inner_autocast is not None for micro in captured.micro_batches):
             return
         around = {dtype for micro in captured.micro_batches for _, dtype in micro.outer_autocast}
@@ -545,7 +543,7 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
 
 @contextmanager
 def _within(timeout: float | None) -> Iterator[None]:
-    """Raise the exception that ends the command if it takes longer."""
+    """Raise the exception that ends the command, if the timeout is exceeded."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise _Late

@@ -1,1 +1,1 @@
-"""Rules over a guarded training's records, as pure functions."""
+"""Rules over the records of a guarded run, as pure functions."""

@@ -103,12 +103,12 @@ class FeatureValueDetector:
         return tuple(events)
 
     def _history(self, value: FeatureValue) -> dict[str, EventValue]:
-        """Return the values that an abnormal one was compared with: it entered neither the mean nor the count."""
+        """Return the values with which an abnormal value was compared; neither mean nor count includes it."""
         history = self.watch.histories[value.rank, value.name]
         return {"previous": history.replaced, "average": history.mean, "normal_count": history.accepted}
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum if any rank needs it; return the resulting events here.
+        """Start the checksum if any rank needs it; return the resulting events on this rank.
 
         Args:
             wanted: Whether `wants_checksum` is true on any rank. The same value on all ranks.
@@ -128,12 +128,12 @@ class FeatureValueDetector:
     def restore(self, saved: Json, *, rank: Rank | None) -> None:
         """Restore the state of an instance with the same settings; a running checksum waits for the next agreement.
 
-        Trainers that save the memory of rank 0 alone give it to all. What is usual for a parameter is alike on every
-        rank, so that is taken over; the strikes of another rank are not.
+        Trainers that save the memory of rank 0 alone restore it on all ranks. The usual values of a parameter are alike
+        on every rank, so they are restored; the strikes of another rank are not.
 
         Args:
             saved: The output of `saved`.
-            rank: Whose values will come; None if it is unknown.
+            rank: The rank whose values follow; None if unknown.
 
         Raises:
             ParseError: It is not an output of `saved`.

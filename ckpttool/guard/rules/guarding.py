@@ -33,7 +33,7 @@ from ckpttool.health.policies.registry import settings_of
 STATE_SCHEMA = "ckpttool/guard-state/1"
 
 STOPS_AT = 10
-"""Number of consecutive drops, as in the trainer that made the rule known."""
+"""Number of consecutive drops, as in the trainer that popularized the rule."""
 
 _SCALER_TRIES = 20
 """Number of consecutive overflows that are left to a loss scaler: a scale of 65536 is 1 after 16 of them."""
@@ -41,7 +41,7 @@ _SCALER_TRIES = 20
 _RECENT = 1000
 """Number of steps over which dropped updates are counted for the alarm."""
 _USUAL_DROPS = 10
-"""Number of drops among those. A public run lost 393 of 394 updates to its threshold without a warning."""
+"""Number of drops that raises the alarm. A public run lost 393 of 394 updates to its threshold without a warning."""
 
 _LONGEST_WARM_UP = 10_000
 
@@ -52,7 +52,7 @@ _PASSED_ON = {
     for kind in EventKind
     if kind.value in _OWN_WORDS and kind not in {*_DROPS, EventKind.CLIP, EventKind.STOP, EventKind.OVERFLOW}
 }
-"""A policy's events that are separate, and do not decide about the update."""
+"""A policy's events that are only reported, and do not affect the decision on the update."""
 
 
 class SpikeGuard:
@@ -76,7 +76,7 @@ class SpikeGuard:
             UsageError: The count is invalid.
         """
         if type(count_threshold) is not int or count_threshold < 1:
-            raise UsageError(f"a training can stop at the first dropped update or later, not at {count_threshold!r}")
+            raise UsageError(f"count_threshold must be 1 or more dropped updates, not {count_threshold!r}")
         self._policy = policy
         self._count_threshold = count_threshold
         self._acts = mode is GuardMode.ACT
@@ -212,7 +212,7 @@ class SpikeGuard:
         )
 
     def _passed_on(self) -> Iterator[GuardEvent]:
-        """Yield the events of a policy that does not decide about the update."""
+        """Yield the policy's events that do not affect the decision on the update."""
         for event in self._noticed:
             if event.kind in _PASSED_ON:
                 values: dict[str, EventValue] = {"value": event.value, "message": event.message}

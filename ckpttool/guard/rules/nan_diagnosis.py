@@ -40,7 +40,7 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
 
 
 def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
-    """Return the rows of captures on the same weights: neighbouring steps, the same ranks, and as many updates.
+    """Return series of captures on the same weights: neighbouring steps, the same ranks, as many applied updates.
 
     Args:
         captures: The captures, by step.
@@ -56,10 +56,10 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
 
 
 def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
-    """Return the rows of neighbouring steps with a common value that is not None.
+    """Return series of neighbouring steps with a common value that is not None.
 
     Args:
-        captures: By step; each with the value common to its row, and its path.
+        captures: By step; each with the value that a series has in common, and its path.
     """
     capture_rows: list[CaptureRow] = []
     before: object = None
@@ -189,8 +189,8 @@ def verdict(
 ) -> tuple[NanVerdict, str]:
     """Return the origin, with the evidence.
 
-    Three runs decide: at once on the same device, again on such a device, and on another device. For a training on a
-    CPU there is no other device: if the fault recurs there, data or model is the cause.
+    Three runs decide: one immediately on the same device, one later on such a device, and one on another kind of
+    device. For a training on a CPU there is no other device: if the fault recurs there, data or model is the cause.
 
     Args:
         captured: Captures of the ranks that were run again.

@@ -15,11 +15,11 @@ from ckpttool.guard.rules.nan_diagnosis import rows
 from ckpttool.health.model.reading import LogReading
 
 MOST = 100
-"""Events of one kind that are listed; the rest is only counted. The files may come from anywhere."""
+"""Maximum number of listed events of one kind; others are only counted, because the files are not trusted."""
 
 _MOST_CHARACTERS = 500
 _MOST_CAPTURES = 3
-"""Number of captures for which a command is suggested; a run makes no more."""
+"""Number of captures for which a command is suggested; a run writes no more."""
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 _FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
@@ -308,7 +308,7 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 
 def _place(values: Mapping[str, EventValue]) -> str:
-    """Describe the place of a wrong product, and the reaction, as far as the event has it."""
+    """Describe the place of a wrong product, and the reaction, as far as the event shows them."""
     facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
     parts = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
     return ", ".join([*parts, "healed"] if values.get("healed") is True else parts)

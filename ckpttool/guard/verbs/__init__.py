@@ -1,1 +1,1 @@
-"""The library's functions for guarded trainings."""
+"""The library's functions for guarded training runs."""

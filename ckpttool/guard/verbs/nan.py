@@ -140,7 +140,7 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     if missing:
         finding = unknown(
             GuardCode.CAPTURE_INCOMPLETE,
-            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left no readable files here",
+            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} have no readable files here",
             ranks=tuple(map(Rank, missing)),
             remedy="copy their files from the disks of their machines; each rank wrote its own",
         )

@@ -1,4 +1,4 @@
-"""The report of a guarded training, from its event files."""
+"""The report of a guarded training run, from its event files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ckpttool.health.model.reading import LogReading
 
 
 def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
-    """Show what happened in a guarded training, and what to do next; in one pass and in bounded memory.
+    """Show what happened in a guarded training run and what to do next, in one pass and bounded memory.
 
     Args:
         events: Event files, their folder, the output folder of the training, globs, or `-`.

@@ -1,4 +1,4 @@
-"""Save in a training, in a form that every command reads; and resume exactly from a save."""
+"""Save a training run in a form that every command reads, and resume exactly from a save."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     health_threshold: float | None = None,
     group: Any = None,  # noqa: ANN401  as above
 ) -> CheckpointWriter:
-    """Return the writer that saves a training; call it on every rank.
+    """Return the writer that saves a training run; call it on every rank.
 
     Each rank writes a separate file and does not wait for others. A file is complete or absent. It is sealed when it is
     written, from the bytes in memory, so later damage on the disk is detectable.
@@ -134,7 +134,7 @@ def resume_training(  # noqa: PLR0913  as above
         loader: As above.
         guard: As above.
         extra: As above; values without a state are stored in it.
-        prefix: Only saves with this prefix, if trainings share the folder.
+        prefix: Only saves with this prefix, if training runs share the folder.
         fresh_ok: Start from scratch if there is no save. Existing but unusable saves are an error.
         group: The ranks of the training; None: all.
 

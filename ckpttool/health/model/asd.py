@@ -22,7 +22,7 @@ class AsdConfig:
     strikes_num: int = 3
     """Number of counted events that make a strike-out."""
     strikes_window: int = 480
-    """Greatest number of minutes between them."""
+    """Maximum number of minutes between them."""
     checksum_cooldown: int = 180
     """Minutes between two checksum runs."""
     upper_thresh1: int = 1_000_000
