@@ -8,11 +8,11 @@ import sys
 from contextlib import suppress
 
 COLLECTIONS = (100_000, 50, 100)
-"""High thresholds of the garbage collector: a start allocates less than the first, and none of it is garbage."""
+"""High garbage-collector thresholds: a start allocates fewer objects than the first, and none of them is garbage."""
 
 
 def main() -> None:
-    """Run the command line. Optional steps at start and exit are skipped: a fifth of a short command's time."""
+    """Run the command line. Skips optional steps at start and exit: a fifth of a short command's time."""
     gc.set_threshold(*COLLECTIONS)
     try:
         from ckpttool.cli.main import run
@@ -26,7 +26,7 @@ def main() -> None:
         if stream is not None:
             with suppress(OSError):  # our output was flushed, and failures were reported
                 stream.flush()
-    # Every file is closed and every result flushed; taking the interpreter apart piece by piece has no use.
+    # Every file is closed and every result flushed; an orderly shutdown of the interpreter has no use.
     os._exit(code)
 
 

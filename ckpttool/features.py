@@ -1,4 +1,4 @@
-"""The features, by folder: each new feature adds its line here, for the program and the library."""
+"""The features, by folder: each new feature adds a line here, for the program and the library."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ FEATURES = (
     "report",
     "watch",
 )
-"""Each has a value `FEATURE` in its `__init__.py`: its extensions of the main job."""
+"""Each feature defines `FEATURE` in its `__init__.py`: its extensions of the core."""

@@ -248,7 +248,7 @@ _PLACES = {
 __all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list is the imports
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
     def __getattr__(name: str) -> object:
         return imported(name, _PLACES, __name__)

@@ -206,7 +206,7 @@ class MatmulChecksum(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A repeatable operation with its arguments."""
+    """An operation that can be repeated, with its arguments."""
 
     func: OpOverload
     args: tuple[Any, ...]

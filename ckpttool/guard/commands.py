@@ -1,4 +1,4 @@
-"""`ckpttool guard`: the events of a guarded training, and its captures of steps with NaN."""
+"""`ckpttool guard`: the events of a guarded training run, and its captures of steps with NaN."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Pace:
         return None if last is None else own_seconds / max(now - last, own_seconds, 1e-9)
 
     def is_too_slow(self, own_seconds: float, share: float, most: float) -> bool:
-        """Return whether the share exceeded the limit in a hundred consecutive steps, once per hundred."""
+        """Return whether the share exceeded the limit in a hundred consecutive steps; true at most once per hundred."""
         self._too_slow = self._too_slow + 1 if share > most and own_seconds > UNNOTICED else 0
         if self._too_slow < SLOW_STEPS:
             return False

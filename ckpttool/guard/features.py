@@ -37,7 +37,7 @@ _SELDOM = 10
 """Steps between two samples, if sampling every step costs too much."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
-"""As in Ascend's detector: float16 is scaled, and its overflows are handled by the scaler."""
+"""Checked types, as in Ascend's detector: float16 is scaled, and its overflows are handled by the scaler."""
 
 
 class SilentErrors:
@@ -264,7 +264,7 @@ class FeatureProbe:
         )
 
     def close(self) -> None:
-        """Stop reading values: torch cannot remove the hook, but it does nothing from now on."""
+        """Stop reading values. torch cannot remove the hook, but from now on it does nothing."""
         self._is_open = False
 
     def _hook_into(self, model: DistributedDataParallel) -> bool:

@@ -76,7 +76,7 @@ def full(norm: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A rank's own facts about its step, on the host."""
+    """The numbers of a rank's own step, on the host."""
 
     norm: float
     """L2 norm of all gradients, before clipping."""

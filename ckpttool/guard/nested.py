@@ -24,7 +24,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def form(tensor: Tensor) -> str:
-    """Return type and shape, for people: `float32 3×4`."""
+    """Return type and shape for display: `float32 3×4`."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
 
 

@@ -38,7 +38,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The objects of a training. A save and a resume must get the same ones."""
+    """The objects of a training run. A save and a resume must receive the same objects."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -48,7 +48,7 @@ class Objects:
     """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the state has no data."""
     guard: Guard | None
     extra: MutableMapping[str, Any]
-    """The user's values: a value with a `state_dict` is saved through it, any other unchanged."""
+    """The user's values: a value with a `state_dict` is saved through it, any other as it is."""
 
     @property
     def device(self) -> torch.device:

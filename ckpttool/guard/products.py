@@ -30,7 +30,7 @@ _OPERAND_ROUNDOFF = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}
 _FLUSHED = 2.0**-126
 """Numbers that matrix units flush to zero, in operands and products: Intel's AMX does."""
 _BLOCK = 1 << 18
-"""Number of elements that are summed up at once: a megabyte in float32."""
+"""Number of elements summed up at a time: a megabyte in float32."""
 _ROWS_AT_ONCE = 256
 """Number of rows that are judged in float64."""
 

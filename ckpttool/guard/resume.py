@@ -142,10 +142,10 @@ def resume(
     fresh_ok: bool,
     group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
 ) -> Resumed:
-    """Load a save into the objects of a training. Every rank must call it.
+    """Load a save into the objects of a training run. Every rank must call it.
 
     Args:
-        objects: The objects of the training; after an error they may be partially loaded.
+        objects: The objects of the run; after an error they may be partially loaded.
         layout: The layout of the save.
         choose: Called only on rank 0, with the number of ranks; returns None if no save exists.
         fresh_ok: Start from scratch if no save exists.

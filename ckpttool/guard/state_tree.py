@@ -77,7 +77,7 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedValue:
-    """A value in two parts that belong together."""
+    """A value, split into two parts."""
 
     tensors: dict[str, torch.Tensor]
     """Tensors by name: detached, on their device, sharing memory with the value. Each tensor occurs once."""
@@ -187,7 +187,7 @@ class _Speller:
             raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, which has no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
         record: JsonObject = {"requires_grad": True} if value.requires_grad else {}
-        # The strides, too: another order in memory selects another kernel, and the last bits differ.
+        # Includes the strides: another order in memory selects another kernel, and the last bits differ.
         if not plain.is_contiguous() and _fits(plain.shape, plain.stride()):
             record |= {"shape": list(plain.shape), "stride": list(plain.stride())}
             for dimension, step in enumerate(plain.stride()):
@@ -313,7 +313,7 @@ def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
-    """A tree that `spell` did not write: damaged, or from another source."""
+    """The tree was not written by `spell`: it is damaged, or from another source."""
 
 
 def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:

@@ -75,7 +75,7 @@ GUARDED: WeakSet[Optimizer] = WeakSet()
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it ends a training, but is not an error in it
-    """So many consecutive updates were dropped that the weights are bad. The last update was dropped, too."""
+    """So many consecutive updates were dropped that the weights are bad. The last update was also dropped."""
 
 
 class MicroBatch:
@@ -171,14 +171,14 @@ class Guard:
         if self.mode is GuardMode.ACT:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
-        """Number of steps that the training did, applied or not: the number of the last step."""
+        """Number of steps so far, applied or not: the number of the last step."""
         self._began = self.step  # here, or at the restored step
         self.applied = True
-        """Whether the last update was applied: check it if the learning rate must not advance with a dropped update."""
+        """Whether the last update was applied. Check it if the learning rate must not advance after a dropped update."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
         self.switched_on = "code"
-        """How the guard was switched on: by the training's code, or the environment variable."""
+        """How the guard was switched on: by the training code, or by the environment variable."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         self._output = None if output is None else os.fspath(output)
@@ -215,7 +215,7 @@ class Guard:
 
     @property
     def sinks(self) -> list[Emit]:
-        """Receivers of events besides the file, first the training's log; more can be added.
+        """Receivers of events besides the file, first the log of the training run; more can be added.
 
         A sink that raises three times is removed.
         """

@@ -118,13 +118,13 @@ class Switch:
 
 
 def report(text: str) -> None:
-    """Print one line about the switch, for people who read the training's output."""
+    """Print one line about the switch, for readers of the training output."""
     sys.stderr.write(f"ckpttool guard: {text}\n")
     sys.stderr.flush()
 
 
 def environment(switch: Switch, before: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the environment of a training that is guarded.
+    """Return the environment of a guarded training run.
 
     Args:
         switch: The settings.

@@ -115,7 +115,7 @@ def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides at an address that torch chose, as for a training's own tensors.
+    """Return a copy with the same strides at an address that torch chose, as for the tensors of a training run.
 
     The address of a tensor in a file can change the order in which a kernel sums it: MKL does so on some CPUs if the
     address is not a multiple of 16.

@@ -1,8 +1,8 @@
 """Health of checkpoints according to a training log, and the rules and thresholds for it.
 
-Commands: `ckpttool health`, `log replay`, `log calibrate`, `asd`. Each starts in `verbs`; `resolve` gets the evidence
-of logs from `verbs/evidence.py`. Rules are pure: the policies that users choose are in `policies`, the rules for silent
-errors on Ascend in `asd`, and all others in `rules`.
+Commands: `ckpttool health`, `log replay`, `log calibrate`, `asd`. Each starts in `verbs`; `resolve` reads the evidence
+in logs through `verbs/evidence.py`. Rules are pure: the policies that users choose are in `policies`, the rules for
+silent errors on Ascend in `asd`, and all others in `rules`.
 """
 
 from __future__ import annotations

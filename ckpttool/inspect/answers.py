@@ -117,7 +117,7 @@ def table(answer: Contents) -> RenderableType:
 
 
 def left_out(rows: int, most: int | None) -> list[RenderableType]:
-    """Return the number of rows a table leaves out, and which options show them."""
+    """Return the number of rows that a table omits, and the options that show them."""
     from ckpttool.core.render.text import line
 
     if most is None or rows <= most:
@@ -177,7 +177,7 @@ def _tensors(answer: Contents) -> RenderableType:
         if by_rank:
             cells.append(line(_holders_text(row, ranks), style="yellow" if row.others else ""))
         rows.append(cells)
-    if by_rank:  # the disagreement is the point of the request
+    if by_rank:  # the request is about the disagreement
         headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
     return Columns(headers, rows)
 
@@ -186,7 +186,7 @@ _WITH_STATS = (
     *(("DTYPE", 7), ("SHAPE", 8)),
     *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
 )
-"""Headers, and their places if space is short."""
+"""Headers, and their priorities if space is short."""
 
 
 def named(name: str) -> str:
@@ -195,7 +195,7 @@ def named(name: str) -> str:
 
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
-    """Name the ranks that have it, and the ranks on which it differs from most."""
+    """Name the ranks that have the tensor, and the ranks on which it differs from the majority."""
     if not row.ranks:
         placement = "shared"
     elif row.ranks == tuple(ranks):
@@ -232,7 +232,7 @@ def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
 
 
 def share(part: int, total: int) -> str:
-    """Encode a share in percent; never 0 % of something, nor all of less than that."""
+    """Format a share in percent; 0 % and 100 % only if they are exact."""
     if not total:
         return "–"
     if part in {0, total}:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_SCALARS = 16
 _ODD = 10.0
-"""Multiple of the median from which a change is shown in yellow."""
+"""Multiple of the median above which a change is shown in yellow."""
 _DIGITS = 6
 """Digits of a displayed distance: further digits of a sum in F64 differ between machines."""
 
@@ -149,7 +149,7 @@ def _side(side: Contents) -> str:
 
 
 def _notes(answer: Difference) -> Iterator[str]:
-    """Describe for each kind the equal and moved tensors, and anything unusual."""
+    """Describe the equal and moved tensors of each kind, and anything unusual."""
     if answer.level is Level.STRUCTURE and answer.tensors:
         yield f"{counted(answer.same, 'tensor')} the same in type and shape; --level numerics compares values"
     elif answer.level is Level.STRUCTURE:

@@ -1,4 +1,4 @@
-"""Distance between two tensors, piece by piece: only one piece of each is in memory."""
+"""Distance between two tensors, computed in pieces: only one piece of each is in memory."""
 
 from __future__ import annotations
 

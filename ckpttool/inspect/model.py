@@ -24,7 +24,7 @@ class Distance:
     Elements that are not finite in both files count only in `lost` and `found`.
     """
     other: float = 0.0
-    """The same for B."""
+    """Sum of the squares of B's elements."""
     dot: float = 0.0
     """Sum of the products."""
     moved: float = 0.0
@@ -32,9 +32,9 @@ class Distance:
     largest: float = 0.0
     """Largest difference of one element."""
     found: int = 0
-    """NaN and infinities in A."""
+    """Number of NaN and infinities in A."""
     lost: int = 0
-    """The same in B."""
+    """Number of NaN and infinities in B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Movement:
     relative: float | None
     """L2 norm of the change divided by that of A; None if A is all zero, or not numeric."""
     cosine: float | None
-    """Cosine of the angle between both; None if one is all zero."""
+    """Cosine of the angle between A and B; None if one is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
@@ -52,7 +52,7 @@ class Movement:
     nonfinite: tuple[int, int]
     """NaN and infinities in A and in B."""
     times_median: float | None
-    """`relative` divided by the median of all tensors of its kind that moved; None if they are too few."""
+    """`relative` divided by the median of all tensors of its kind that moved; None if too few moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ScalarChange:
 
     name: str
     before: Value | None
-    """Value in A; None if A lacks it."""
+    """Value in A; None if A does not have the scalar."""
     after: Value | None
 
 
@@ -113,13 +113,13 @@ class Difference(Answered):
     findings: tuple[Finding, ...]
     """Problems of either side."""
     differing_is_damage: bool = False
-    """Whether a difference has its own exit code, and an impossible comparison another."""
+    """Whether a difference and an impossible comparison each change the exit code."""
     most_rows: int | None = None
     """Maximum number of rows of a table for people; None for all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 for any difference, which is the answer. Damage is not; nor, on request, differing or unknown tensors."""
+        """0 even if tensors differ; not 0 for damage nor, on request, for differing or uncompared tensors."""
         codes = [of_findings(self.findings)]
         if self.differing_is_damage and self.tensors:
             codes.append(ExitCode.DAMAGE)

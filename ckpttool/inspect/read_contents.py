@@ -53,7 +53,7 @@ def open_shard(
 
 
 def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
-    """Return the observation of a structure check of a shard, and its contents.
+    """Return the result of a shard's structure check, and the shard's contents.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -96,7 +96,7 @@ class Counterparts(NamedTuple):
     tasks: Mapping[str, CheckTask]
     """The other side's files, by path."""
     by_file: Mapping[str, str]
-    """The counterpart of a file, if that is one file; by path."""
+    """The counterpart of each file, if it is a single file; by path."""
     by_tensor: Mapping[tuple[Rank | None, str], str]
     """Otherwise, the file with a tensor of a rank."""
 
@@ -196,9 +196,9 @@ _MOST_KEPT = 64
 
 
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
-    """Return equal tensors in the same order, stored once: thousands of ranks would not fit into memory.
+    """Return equal tensors in the same order, stored once: thousands of ranks would not fit into memory otherwise.
 
-    Their positions may be those of another rank's file; to read them, open the file again.
+    Their positions may be those of another rank's file; to read them, reopen the file.
     """
     shared = _KEPT.get(schema, ())
     if len(shared) == len(entries) and all(

@@ -45,7 +45,7 @@ _SHARED = Rank(-1)
 def kind_of(name: str) -> str:
     """Determine a tensor's kind from its name: `weights`, or the state of an optimizer.
 
-    The words are those that optimizers themselves give their states; every trainer puts them between dots.
+    It looks for the names that optimizers give their states, which every trainer puts between dots.
     """
     parts = re.split(r"[./]", whole_name(name))
     moment = next((part for part in parts if part in _MOMENTS), None)
@@ -61,7 +61,7 @@ _PART = re.compile(r" \(part [0-9]{1,9} of [0-9]{1,9}\)$")
 
 
 def as_counted(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the key by which names are sorted as people count: `layers.2` before `layers.10`."""
+    """Return the key that sorts names in natural order: `layers.2` before `layers.10`."""
     parts = re.split(r"([0-9]{1,18})", name)
     return tuple((0, int(part), "") if at % 2 else (1, 0, part) for at, part in enumerate(parts))
 
@@ -81,7 +81,7 @@ class Gathering:
         self._stats: dict[str, ElementStats] = {}
 
     def add(self, opened: Opened) -> None:
-        """Add one more shard."""
+        """Add a shard."""
         rank = _SHARED if opened.rank is None else opened.rank
         self._entries.setdefault(opened.schema, opened.entries)
         self._holders[opened.schema].append(rank)

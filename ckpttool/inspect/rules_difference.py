@@ -22,7 +22,7 @@ _Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
 
 
 class Distances:
-    """Adds up the distances of files, in any order: as fractions, so that no order shows in the last digit."""
+    """Adds up the distances of files. It uses fractions, so the order of the files does not change the last digit."""
 
     def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
         """Start empty; tensors reported as scalars are skipped."""
@@ -50,7 +50,7 @@ class Distances:
         self._sums[name] = (
             sums if sums_before is None else [first + second for first, second in zip(sums_before, sums, strict=True)]
         )
-        largest = (distance.largest, -1 if rank is None else -rank - 2)  # of equal distances, the lowest rank's
+        largest = (distance.largest, -1 if rank is None else -rank - 2)  # if distances are equal, the lowest rank
         self._largest[name] = max(self._largest.get(name, largest), largest)
         gained, lost = self._nonfinite.get(name, (0, 0))
         self._nonfinite[name] = (gained + distance.found, lost + distance.lost)

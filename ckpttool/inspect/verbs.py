@@ -69,7 +69,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
         tree: The tree for names; None: `DEFAULT_DIR`, else in or around the current folder.
         checkpoint: A checkpoint of that tree.
         tensors: Names or shell patterns; empty for all.
-        stats: Also read the tensors' data: norms, extremes, zeros, NaN.
+        stats: Also compute statistics of the tensors' data: norms, extremes, zeros, NaN.
         layout: Search only for this layout.
 
     Raises:
@@ -197,7 +197,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Find the checkpoint of a file, for its rank and its seal; without one, use only the file."""
+    """Find the checkpoint of a file, which shows its rank and its seal; without one, use only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)
@@ -222,7 +222,7 @@ def opened(
         side: The side with the shards.
         tensors: Names or shell patterns; empty for all.
         stats: Also read the tensors' data.
-        is_all: Whether this is the only request to the shards, so that each is then finished.
+        is_all: Whether this is the only request to the shards, so that each shard is finished afterwards.
     """
     work = partial(check, compare=partial(open_shard, patterns=tuple(tensors), stats=stats))
     if stats:
@@ -233,7 +233,7 @@ def opened(
 
 
 def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
-    """Return one task per shard; its cost is the size of this many similar files."""
+    """Return one task per shard; its cost counts this many files of the shard's size."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
     return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]

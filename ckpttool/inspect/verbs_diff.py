@@ -80,7 +80,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def _comparable(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
-    """Return both in comparable form: the ranks of two single files do not matter.
+    """Return both sides in comparable form: the ranks of two single files do not matter.
 
     Raises:
         UsageError: One side is a file of several, and the other a checkpoint.

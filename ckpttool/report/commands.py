@@ -110,10 +110,10 @@ _PAGES = {
     ),
     "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
 }
-"""The beginning of a page that ckpttool wrote."""
+"""The beginning of a page written by ckpttool."""
 
 _STDOUT = "-"
-"""The path as a file to write."""
+"""The path for standard output."""
 
 
 def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool, dry_run: bool) -> None:

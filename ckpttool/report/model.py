@@ -1,4 +1,4 @@
-"""Everything known about a tree at one moment: the choice, every save, the logs, the disk."""
+"""Everything known about a tree at one point in time: the choice, every save, the logs, the disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Curve:
 
     title: str
     unit: str
-    """Its unit, for people."""
+    """Display name of its unit."""
     points: tuple[tuple[Step, float], ...]
     """Ascending by step; a value may be NaN or infinite."""
     threshold: float | None = None
@@ -67,7 +67,7 @@ class TreeReport:
     loaded_from: str | None
     """The absolute path of the loaded checkpoint; None: no checkpoint, or only the form in the answer."""
     layout: str
-    """Its name for `--layout`."""
+    """Name of the layout for `--layout`."""
     trainer: str | None
     """Display name of the tree's trainer; None for a single file."""
     verification: Verification
@@ -88,7 +88,7 @@ class TreeReport:
     settings: tuple[tuple[str, str], ...]
     """The requested settings, by name."""
     resolved_from: str | None
-    """The path used instead of the requested one, for people."""
+    """Display name of the path used instead of the requested one."""
     made: float
     """Seconds since 1970."""
     seconds: float

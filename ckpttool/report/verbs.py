@@ -67,7 +67,7 @@ def page(answer: TreeReport, form: PageForm) -> str:
 def survey(
     question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
 ) -> TreeReport:
-    """Verify a tree at the requested level, and collect its logs, prune plan and free space, too. Changes nothing.
+    """Verify a tree at the requested level, and collect its logs, its prune plan and the free space. Changes nothing.
 
     Args:
         question: The subject; or only the tree's path.
@@ -124,13 +124,13 @@ def survey(
 
 
 def _loaded_from(answer: Answer) -> str | None:
-    """Return the path of the loaded checkpoint in absolute form, for a reader in another folder."""
+    """Return the absolute path of the loaded checkpoint, for readers in another folder."""
     plan, tree = answer.decision, answer.tree
     if isinstance(plan, NoResumePoint) or not is_local(plan.root):
         return None
     try:
         return tree.from_the_top(plan.load.path)
-    except UsageError:  # each machine has it at its own path
+    except UsageError:  # the path differs between machines
         return None
 
 

@@ -1,6 +1,6 @@
 """Deleting superseded checkpoints and restoring them: prune, trash, and records that name the newest intact one.
 
-Its commands are `ckpttool prune`, `trash` and `repair pointer`. It starts in `verbs.py`; `rules.py` decides which
+Its commands are `ckpttool prune`, `trash` and `repair pointer`. Start reading in `verbs.py`; `rules.py` decides which
 checkpoints are deleted.
 """
 

@@ -117,7 +117,7 @@ def _named_few(names: Sequence[str]) -> str:
 
 
 MOST_HOSTS = 16
-"""Number of machines that are listed with the files to delete."""
+"""Maximum number of machines listed with the files to delete."""
 
 
 def _headline(pruning: Pruning) -> Text:
@@ -175,7 +175,7 @@ def _undo(pruning: Pruning) -> str:
 
 
 _MOST_NAMED = 3
-"""Number of checkpoints that a command for people names; for more, `ckpttool trash list` has the names."""
+"""Maximum number of checkpoints named in the suggested command; for more, `ckpttool trash list` shows the names."""
 
 
 def _outcome(pruning: Pruning) -> list[Text]:

@@ -31,7 +31,7 @@ def document(repair: Repair) -> Document:
 
 
 def table(repair: Repair) -> RenderableType:
-    """Show which records do not name the newest intact checkpoint."""
+    """Show the records that do not name the newest intact checkpoint."""
     if repair.checkpoint is None:
         nothing = f"No checkpoint in {shown(repair.root)} is intact, so there is nothing to write"
         unknown = f"The newest intact checkpoint in {shown(repair.root)} is unknown, so nothing can be written"

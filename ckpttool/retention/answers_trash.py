@@ -58,7 +58,7 @@ def _at(seconds: float) -> str:
 
 
 def _expires(trash: Trash, save: InTrash) -> str | None:
-    """Return when an entry reaches the requested age."""
+    """Return the time at which an entry reaches the requested age."""
     return _at(save.since + trash.older_than) if trash.older_than else None
 
 

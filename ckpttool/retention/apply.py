@@ -1,4 +1,4 @@
-"""Delete checkpoints: all their files move to the trash under a journal, and are deleted from there later."""
+"""Delete checkpoints: all their files move to the trash under a journal, and are later deleted from there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def expired(tree: Tree, days: float) -> list[str]:
 
 
 def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:
-    """Move all of it to the trash, or nothing; on a full disk, one checkpoint at a time. The caller has the locks.
+    """Move all checkpoints to the trash, or none; on a full disk, one at a time. The caller must have the locks.
 
     Args:
         tree: The tree on this machine.
@@ -133,7 +133,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
             ) from error
         move_to_trash(root, batches)
     except BaseException:
-        # If this fails too, the next prune does it.
+        # If this also fails, the next prune does it.
         with suppress(CkptToolError):
             restore(root, batches)
             remove(f"{root}/{JOURNAL}")
@@ -151,7 +151,7 @@ def _made_room(tree: Tree, days: float) -> bool:
 
 
 def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, deletes: bool) -> None:
-    """Move and delete one checkpoint before the next: each frees the space that the next one needs."""
+    """Move and delete the checkpoints in turn: each frees the space that the next one needs."""
     for number, batch in enumerate(batches):
         _move(root, [batch], () if number else fixes)
         if deletes:

@@ -1,12 +1,12 @@
 """Selection of checkpoints to delete: only those superseded by newer ones with equal proof.
 
-The rules, which the tests repeat in their own words:
+The rules, which the tests state independently:
 
 1. A checkpoint is deleted only if `keep_last` newer good ones stay, each with at least equal proof: if a checksum can
    prove a checkpoint, only checkpoints that a checksum did prove replace it.
 2. A checkpoint that is damaged, incomplete, unreadable or of unknown step stays: only a person decides about it. A
-   branch that the training left stays too, unless the policy includes it.
-3. A deletion removes no evidence: an incomplete checkpoint does not look intact afterwards.
+branch that the training run abandoned also stays, unless the policy includes it. 3. A deletion removes no evidence: an
+incomplete checkpoint does not look intact afterwards.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Candidate:
-    """A checkpoint while its fate is determined."""
+    """A checkpoint, and the decision about it."""
 
     checkpoint: Checkpoint
     word: VerdictWord | None = None
     is_intact: bool = False
     """Whether headers show no problem."""
     stays: Why | None = None
-    """Why it stays regardless of counts."""
+    """Why it stays, regardless of counts."""
     because: str = ""
     good: bool = False
-    """Whether a training could be resumed from it, as far as it was checked."""
+    """Whether training could resume from it, as far as it was checked."""
     strong: bool = False
-    """Whether a checksum proves it, or could."""
+    """Whether a checksum proves it, or could prove it."""
     proven: bool = False
     refused: str = ""
     """Why its layout forbids moving it."""
@@ -78,11 +78,11 @@ class _Candidate:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Run and step: the same save in two formats has one position."""
+        """Run and step; the same save in two formats has the same position."""
         return self.checkpoint.run, self.checkpoint.step or 0
 
     def keep(self, why: Why, because: str) -> None:
-        """Keep it, regardless of counts."""
+        """Keep the checkpoint, regardless of counts."""
         self.stays, self.because = why, because
 
 
@@ -125,7 +125,7 @@ def retain(
         refused: Saves that must not be moved according to their layout, with its reason in words that follow "it".
 
     Raises:
-        UsageError: A name or prefix does not exist, or there are several trainings and none was chosen.
+        UsageError: A name or prefix does not exist, or there are several training runs and none was chosen.
         IncompleteError: The tree changed since its inventory was made.
     """
     checkpoints = newest_first(_of_one_training(inventory, policy.prefix))
@@ -258,7 +258,7 @@ def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, ver
 
 
 def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
-    """Keep the first at or after each multiple; if several runs saved the same step, the latest run's."""
+    """Keep the first checkpoint at or after each multiple; if several runs saved the same step, the latest run's."""
     if policy.keep_every is None:
         return
     stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
@@ -349,7 +349,7 @@ def _mending(
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
-    """Return the judgement of each checkpoint by its place among the others."""
+    """Return the judgement of each checkpoint that depends on the others."""
     lineage = Lineage(inventory)
     return {
         _key(checkpoint): (
@@ -392,7 +392,7 @@ _BECAUSE_OF_ONE = {
     Why.HEALTHY: "the newest healthy checkpoint",
     Why.NEWER: "no newer good checkpoint",
 }
-"""The same if the policy keeps one."""
+"""The same, if the policy keeps only one checkpoint."""
 
 
 def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:

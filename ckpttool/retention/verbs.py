@@ -1,4 +1,4 @@
-"""Delete superseded checkpoints, so that concurrent changes never lose a good one."""
+"""Delete superseded checkpoints. Concurrent changes never lose a good one."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ class _Verifier:
         self._verdicts: dict[CheckpointKey, Verdict] = {}
         self._left: tuple[Inventory, Session] | None = None
         self._whole: dict[tuple[CheckpointKey, ...], bool] = {}
-        """By a checkpoint and the checkpoints with which it was compared."""
+        """Keyed by a checkpoint and the checkpoints with which it was compared."""
 
     def close(self) -> None:
         """Write results to the ledger, also after an interrupt."""

@@ -77,7 +77,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 
 
 def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
-    """Restore all named checkpoints from the trash to their old places; nothing is overwritten.
+    """Restore all named checkpoints from the trash to their previous paths; nothing is overwritten.
 
     Then check the headers of the restored shards, as `verify` does: they may have been damaged in the trash.
 
@@ -105,7 +105,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     before = _content(tree, begun_folders, (name, *more))
     chosen = {
         _named(root, before, requested).listed.folder for requested in (name, *more)
-    }  # before a lock is written, too
+    }  # even before a lock is written
     with change_of(root):  # it then completes an interrupted change, even of this restore
         chosen_content = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
         batches = [_batch(tree, item) for item in chosen_content if item.listed.nbytes != 0]
@@ -141,7 +141,7 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
 
 
 def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> Finding:
-    """Return a finding, as a note if it misses only ranks without any files in this tree."""
+    """Return a finding, as a note if only ranks without files in this tree are missing."""
     if not is_of_absent(finding) or not finding.ranks or any(rank in present_ranks for rank in finding.ranks):
         return finding
     remedy = "if other machines have these ranks, restore theirs as well"
@@ -171,7 +171,7 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
 
 def _tree_of(question: TreeQuestion) -> Tree:
-    """Scan a tree, or its remains if the trash has all its checkpoints: then it is needed most."""
+    """Scan a tree, or the rest of it if all checkpoints are in the trash, when a restore is needed most."""
     try:
         return complete_tree(question)
     except UnknownLayoutError:
@@ -345,7 +345,7 @@ def _bring_back(root: str, batches: Sequence[Batch]) -> None:
     try:
         moves.restore(root, batches)
     except CkptToolError:
-        # Otherwise the journal would block every later command, without need.
+        # Otherwise the journal would block every later command needlessly.
         if all(moves.is_untouched(root, batch) for batch in batches):
             remove(f"{root}/{JOURNAL}")
         raise

@@ -40,7 +40,7 @@ _CASES = {
     CurveClass.TRANSIENT: "2",
     CurveClass.SPIKES: "1",
 }
-"""Classes of the published triage; match and inconclusive are not among them."""
+"""Classes of the published triage, which does not include match and inconclusive."""
 
 _PLAN = (
     "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that find the "

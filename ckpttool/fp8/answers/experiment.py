@@ -11,7 +11,7 @@ from ckpttool.fp8.model.plan import REFERENCE, Change, Evidence, Experiment, Fp8
 
 README, ABOUT, FLAGS = "README.md", "experiment.json", "flags.txt"
 OWN = (README, ABOUT, FLAGS)
-"""The files in each folder, besides configs of the framework."""
+"""The files in each folder, besides the framework's configs."""
 
 
 def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:

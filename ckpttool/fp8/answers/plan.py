@@ -1,4 +1,4 @@
-"""The next experiments, and their starting point."""
+"""The next experiments, and the checkpoint from which they start."""
 
 from __future__ import annotations
 

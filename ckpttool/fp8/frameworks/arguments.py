@@ -100,7 +100,7 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
 
 
 def has_arguments(text: str) -> bool:
-    """Return whether a text contains a training's arguments, about FP8 or not."""
+    """Return whether a text contains the arguments of a training run, about FP8 or not."""
     flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
     return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
 

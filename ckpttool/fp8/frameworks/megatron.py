@@ -1,4 +1,4 @@
-"""Experiments in Megatron-LM, by its flags: it never starts the debug features of Transformer Engine.
+"""Experiments in Megatron-LM, by its flags; it never starts the debug features of Transformer Engine.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`training/arguments.py`, `core/fp8_utils.py`,

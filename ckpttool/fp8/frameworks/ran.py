@@ -39,12 +39,12 @@ _ANY = re.compile(
 
 
 def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
-    """Read the logs of one run, of any ranks and in any format, once and in bounded memory.
+    """Read the logs of one run, from any ranks and in any format, in one pass and bounded memory.
 
     Later values override earlier ones: a restarted run prints its settings again.
 
     Args:
-        paths: Training logs and the logs of debug features; compressed ones, too.
+        paths: Training logs and the logs of debug features; also compressed.
     """
     paths = tuple(paths)
     printed, operands = PrintedArguments(), OperandsSeen()

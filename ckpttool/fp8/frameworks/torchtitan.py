@@ -101,7 +101,7 @@ def _recipe(name: str) -> list[tuple[str, str]]:
 
 
 def _start(setting: Setting) -> list[tuple[str, str]]:
-    """Start from the complete checkpoint, and save elsewhere: the candidate's folder must not get the saves."""
+    """Start from the complete checkpoint, and save elsewhere, never in the candidate's folder."""
     load = (
         []
         if setting.load is None

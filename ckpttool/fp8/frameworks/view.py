@@ -176,6 +176,6 @@ class Fp8View(View):
 
 
 def _is_fp8(scope: Scope) -> bool:
-    """Return whether a section is about FP8: some of its keys are used elsewhere too."""
+    """Return whether a section is about FP8: some of its keys are also used elsewhere."""
     names = {name for name, setting in scope.settings.items() if name != _TARGET and setting.key[-1] not in GENERAL}
     return bool(names) or scope.named_class in _CLASSES

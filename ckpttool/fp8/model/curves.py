@@ -33,7 +33,7 @@ class CurveClass(str, Enum):
     LATE = "late"
     """Worse since a step; it is unknown whether it grows."""
     TRANSIENT = "transient"
-    """Temporarily worse, for longer than the baseline ever was."""
+    """Temporarily worse, for longer than the baseline was at any time."""
     INCONCLUSIVE = "inconclusive"
     """Unknown."""
     SPIKES = "spikes"
@@ -215,7 +215,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """Consecutive steps at which the loss of one run is far above its usual level."""
+    """A series of steps at which the loss of one run is far above its usual level."""
 
     candidate: bool
     """Whether it is in the candidate's loss; otherwise it is in the baseline's."""

@@ -88,7 +88,7 @@ class ProbeQuestion:
     exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
     """Whether every element is cast, or only those of a sample."""
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
-    """Whether the states of an optimizer are checked, too."""
+    """Whether the optimizer states are also checked."""
     swiglu: Annotated[
         bool, Option("--swiglu/--no-swiglu", "Compare the gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True

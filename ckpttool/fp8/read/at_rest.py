@@ -196,7 +196,7 @@ def _largest_codes(
     buffer: memoryview,
     passed: Callable[[int], None] | None = None,
 ) -> _Codes:
-    """Read an eight-bit tensor once.
+    """Read an eight-bit tensor in one pass.
 
     Args:
         source: The open file.

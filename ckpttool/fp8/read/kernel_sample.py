@@ -111,7 +111,7 @@ def take(
     buffer: memoryview,
     passed: Callable[[int], None] | None = None,
 ) -> Sample:
-    """Read a tensor once.
+    """Read a tensor in one pass.
 
     Args:
         source: The open file.

@@ -43,7 +43,7 @@ class Known:
 
     kind: CurveClass
     recipe: Recipe | None
-    """The candidate's recipe; None: unknown, so experiments for a delayed recipe are planned, too."""
+    """The candidate's recipe; None: unknown, so experiments for a delayed recipe are also planned."""
     extras: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     """Numbers of the layers, the most suspicious first."""
@@ -327,7 +327,7 @@ def _layers(last: _Round) -> Iterator[Trial]:
 
 
 def pattern_of(layers: Iterable[int], inside: str) -> str:
-    """Return a regular expression for the names of layers: a dot on both sides, or 1 would match 10 to 19, too."""
+    """Return a regular expression for the names of layers: a dot on both sides, or 1 would also match 10 to 19."""
     return rf".*{inside}\.({'|'.join(map(str, sorted(layers)))})\..*"
 
 

@@ -1,4 +1,4 @@
-"""Validity of an experiment's run: complete, finite, with its reference's learning rate, computed as planned."""
+"""Validity of an experiment's run: complete, finite, with the learning rate of its reference, computed as planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usefulness of experiments on a candidate, their starting point, and their length."""
+"""Whether experiments on a candidate are useful, where they start, and how long they run."""
 
 from __future__ import annotations
 

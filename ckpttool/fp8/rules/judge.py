@@ -246,7 +246,7 @@ class Facts:
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the candidate leaves BF16 again, and to the same side."""
+        """Whether the candidate departs from BF16 again, and to the same side."""
         expected = self.plan.suspicion.gap
         return abs(self.gap) > self.limit and (expected is None or expected * self.gap >= 0)
 

@@ -1,4 +1,4 @@
-"""Spikes of one loss curve: they occur in any arithmetic, and would hide or imitate a lasting gap."""
+"""Spikes of one loss curve: they occur in any arithmetic, and would hide or resemble a lasting gap."""
 
 from __future__ import annotations
 

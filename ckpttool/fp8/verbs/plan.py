@@ -1,4 +1,4 @@
-"""Plan the most informative FP8 experiments, from a checkpoint that was verified as good, and write them."""
+"""Plan the most informative FP8 experiments from a verified good checkpoint, and write them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ckpttool.guard.nested import own_part
 from ckpttool.guard.tensor_file import block
 
 LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
-"""Function of the model and a batch that returns the argument of the training's `backward`."""
+"""Function of the model and a batch that returns the value on which `backward` is called."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:

@@ -158,7 +158,7 @@ class StepMemory:
         self.micro_batches.clear()
 
     def keep_copies(self) -> None:
-        """Copy every batch from the next one on: a batch was changed in place, without torch counting it."""
+        """Copy every batch from the next one on, because a batch was changed in place and torch did not count it."""
         self._clones = True
 
     @property

@@ -1,1 +1,1 @@
-"""The files that a guarded training writes."""
+"""The files that a guarded training run writes."""

@@ -80,7 +80,7 @@ class EventFile:
         """Begin a file, or append to that of an earlier process.
 
         Args:
-            output: The training's output folder; the file is `guard/events-00000.jsonl` in it.
+            output: The output folder of the training run; the file is `guard/events-00000.jsonl` in it.
             rank: Rank of this process, among all.
             world_size: Number of processes.
             step: The step after which this process continues; 0: a fresh start.

@@ -1,4 +1,4 @@
-"""Lines of a guard in the training's own log, in the words of torch_npu's detector and of MindFormers' monitor.
+"""Lines of a guard in the log of the training run, in the words of torch_npu's detector and of MindFormers' monitor.
 
 People search their logs for these phrases. The lines go to Python's logger `ckpttool.guard`, which has no handler of
 its own: without a handler, Python prints warnings on stderr. Steps are appended to the original sentences.

@@ -22,7 +22,7 @@ class Action(IntEnum):
 
 
 class GuardMode(str, Enum):
-    """Whether the guard acts or only watches."""
+    """Whether the guard acts, or only watches."""
 
     ACT = "act"
     WATCH = "watch"
@@ -60,4 +60,4 @@ class Decision:
     action: Action
     events: tuple[GuardEvent, ...] = ()
     limit: float | None = None
-    """Norm to which the gradients are scaled down; None: as the training does without the guard."""
+    """Norm to which the gradients are scaled down; None: as without the guard."""

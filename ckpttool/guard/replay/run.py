@@ -57,7 +57,7 @@ _SQUARE_OVERFLOWS = 1.8e19
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  the name is a statement
-    """The entry's result does not fit the capture, or the capture lacks data for a replay."""
+    """The entry's result does not match the capture, or the capture lacks data for a replay."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
         """Store the problem, and the remedy."""
@@ -271,7 +271,7 @@ class RankRun:
 
 
 def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
-    """Name the tensors that do not fit.
+    """Name the tensors that do not match.
 
     Raises:
         EntryDoesNotFit: A tensor is missing, unexpected, or of another shape or type.

@@ -1,4 +1,4 @@
-"""Feature-value detection in a training: the rules of the replay, step by step."""
+"""Feature-value detection during training: the rules of the replay, step by step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_SHOWN = 500
 
 @dataclass(slots=True, kw_only=True)
 class FeatureValueDetector:
-    """One rank's values, its strikes, and the checksum that all ranks start in the same step.
+    """The values and strikes of one rank, and the checksum that all ranks start in the same step.
 
     A strike alone starts nothing: `wants_checksum` enters the ranks' next agreement, and its result is passed to
     `agree`.
@@ -32,7 +32,7 @@ class FeatureValueDetector:
 
     watch: FeatureWatch
     findings: tuple[Finding, ...] = ()
-    """Problems of the settings, to be reported once."""
+    """Problems with the settings, to be reported once."""
     last: LocalTime = field(default=_LONG_AGO, init=False)
     """The latest time: if the clock is set back, the detector's time does not go back."""
     checking: bool = field(default=False, init=False)

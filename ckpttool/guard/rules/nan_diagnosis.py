@@ -190,7 +190,7 @@ def verdict(
     """Return the origin, with the evidence.
 
     Three runs decide: one immediately on the same device, one later on such a device, and one on another kind of
-    device. For a training on a CPU there is no other device: if the fault recurs there, data or model is the cause.
+    device. For training on a CPU there is no other device: if the fault recurs there, data or model is the cause.
 
     Args:
         captured: Captures of the ranks that were run again.

@@ -1,4 +1,4 @@
-"""Report from events: what happened in a training, and what to do next."""
+"""Report from events: what happened in a training run, and what to do next."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class GuardTally:
         """Begin another file.
 
         Args:
-            captures: The folder with the captures next to it; None: at the training's own path.
+            captures: The folder with the captures next to it; None: at the path that the events name.
         """
         self._rank = None
         self._captures_here = captures

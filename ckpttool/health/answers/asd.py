@@ -39,7 +39,7 @@ def table(answer: AsdAnswer) -> RenderableType:
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.check.error is None:
         parts += [line(f"Effective settings for {answer.check.dialect.name}:"), Pairs(rows), line()]
-    # All of them: a string has few, and each one counts.
+    # All traps: a string has few, and each of them matters.
     lines = [
         line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}") for finding in answer.findings
     ]

@@ -59,7 +59,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     Args:
         title: First line.
         points: Step and value, in any order.
-        lines: Values drawn right across: a threshold, or the edges of a band.
+        lines: Values drawn as lines across the chart: a threshold, or the edges of a band.
         marks: Checkpoints.
         unicode: Whether the terminal shows more than ASCII.
         width: Columns.
@@ -101,7 +101,7 @@ def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH)
         if not drawn and bar.low >= threshold.value:
             lines.append(_threshold_line(threshold, signs, room))
             drawn = True
-        # A single value among millions must be visible: it gets a sign, however long the longest bar is.
+        # A single value among millions must be visible, however long the longest bar is.
         length = math.ceil(bar.count * room / most)
         lines.append(f"{_label(bar.low)} {signs.axis}{signs.bar * length} {bar.count or ''}".rstrip())
     if not drawn:
@@ -115,7 +115,7 @@ def _threshold_line(threshold: Threshold, signs: _Signs, room: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Rows for values, from the top down."""
+    """The rows of values, from top to bottom."""
 
     low: float
     high: float

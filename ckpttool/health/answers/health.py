@@ -150,7 +150,7 @@ def _norm(value: float | None) -> str:
 
 
 def _notes(answer: HealthAnswer) -> list[RenderableType]:
-    """Report obstacles to a judgement; once, if many have the same."""
+    """Report obstacles to a judgement, each once even if many checkpoints share it."""
     names: dict[str, list[str]] = {}
     for judgement in reversed(answer.report.judgements):
         if judgement.note is not None:

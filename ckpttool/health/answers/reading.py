@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_LINES = 12
-"""Spans, events, marks and unreadable lines that a table shows of each; JSON has every single one."""
+"""Maximum number of spans, events, marks and unreadable lines in a table; JSON lists all of them."""
 
 _NOTES = {
     NoteKind.REWIND: "training went back from step {before} to {step}",
@@ -73,7 +73,7 @@ def reading_parts(reading: LogReading) -> list[RenderableType]:
 
 
 def listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
-    """Show the first lines of a list, and the number of others."""
+    """Show the first lines of a list, and the number of omitted lines."""
     if not lines:
         return []
     parts: list[RenderableType] = [line(), line(title, style="bold")]

@@ -1,4 +1,4 @@
-"""The configuration string of feature-value detection, as the actual parsers read it, traps included."""
+"""The configuration string of feature-value detection as the actual parsers read it, including its traps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEYS = (*_FLAGS, *_COUNTS)
 _PAIR = 2  # a key and a value
 _SHORT_WINDOW_STRIKES = 2
 _SHOWN_ITEMS = 100
-"""There are nine settings; further unknown ones are not shown beyond this number."""
+"""Maximum number of settings shown; there are nine, and unknown settings beyond this number are not shown."""
 _MOST_DIGITS = 4300
 """Length of the longest text that Python, the language of both parsers, converts to a number."""
 
@@ -110,7 +110,7 @@ class _Reading:
     values: dict[str, Any] = field(default_factory=dict)
     """By the fields of `AsdConfig`: flags and counts."""
     ignored: int = 0
-    """Items that have no effect, shown or not."""
+    """Number of items without effect, shown or not."""
 
     def read(self, text: str) -> AsdConfig:
         if self.dialect.is_strict and text:

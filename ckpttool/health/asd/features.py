@@ -69,7 +69,7 @@ class FeaturePolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> FeaturePolicy:
-        """Return it with the requested settings, and the dialect's defaults for the rest.
+        """Return the policy with the requested settings, and the dialect's defaults for the rest.
 
         Raises:
             UsageError: There is no such dialect, or with this string its parser would stop the training.
@@ -78,17 +78,17 @@ class FeaturePolicy:
         return cls(config=config_in_force(settings.asd_config, dialect), dialect=dialect)
 
     def begin(self) -> FeatureWatch:
-        """Return a memory without any value."""
+        """Return a state without any value."""
         return FeatureWatch(policy=self)
 
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
-        """Count logged events again, and pass on the detector's own conclusions.
+        """Count logged events again, and include the detector's own conclusions.
 
         Single events are logged only at some log levels. So a logged strike counts, whether or not the log has the
         events of its group.
 
         Args:
-            events: Events in the order of time, each once.
+            events: Events in time order, each once.
         """
         all_events = tuple(events)
         logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in all_events)
@@ -134,7 +134,8 @@ class ValueTest:
 
     Source:
         `upper_thresh1` multiplies the debiased mean, although it is documented as an absolute value. A level that stays
-        high is abnormal once. Values between the two thresholds do not enter the mean: a lasting one freezes it.
+        high is abnormal once. Values between the two thresholds do not enter the mean: if they persist, it stays
+        frozen.
     """
 
     config: AsdConfig

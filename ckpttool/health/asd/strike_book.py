@@ -16,7 +16,7 @@ from ckpttool.health.model.events import EventKind, HealthEvent
 
 @dataclass(slots=True, kw_only=True)
 class StrikeBook:
-    """Counts abnormal values by rank, and runs the clock of the checksum."""
+    """Counts abnormal values by rank, and tracks the time of the checksum."""
 
     dialect: AsdDialect
     config: AsdConfig

@@ -1,4 +1,4 @@
-"""Cooldown, strikes and their checksum runs: how implementations count the same abnormal values."""
+"""Cooldown, strikes and their checksum runs: the counting of abnormal values in each implementation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class StrikeRule(Protocol):
         ...
 
     def forget(self) -> None:
-        """A checksum has ended."""
+        """Handle the end of a checksum."""
         ...
 
     def saved(self) -> Json:
@@ -189,8 +189,8 @@ class _ByWindow:
 
     Source:
         Its code. Old events are dropped only while there are more than a strike-out needs, so with exactly as many the
-        window does not apply. It checks for a strike-out only if its checksum is on; here the strike is reported
-        regardless, because the evidence is the same.
+        window does not apply. It checks for a strike-out only if its checksum is on; here the strike is always
+        reported, because the evidence is the same.
     """
 
     config: AsdConfig
@@ -297,11 +297,11 @@ def _event(kind: EventKind, abnormal: Abnormal, message: str) -> HealthEvent:
 
 @dataclass(slots=True, kw_only=True)
 class ChecksumClock:
-    """The checksum runs of a complete training: a strike on any rank starts one on all.
+    """The checksum runs of a training run: a strike on any rank starts one on all ranks.
 
     Source:
-        torch_npu drops a strike within the cooldown, counted from the last start. MindSpore keeps it waiting until the
-        cooldown is over.
+        torch_npu drops a strike within the cooldown, counted from the last start. MindSpore postpones it until the end
+        of the cooldown.
     """
 
     dialect: AsdDialect
@@ -310,7 +310,7 @@ class ChecksumClock:
     stops: LocalTime | None = None
     """End of the current run."""
     waiting: LocalTime | None = None
-    """Start of the run for a strike that came too early."""
+    """Start of the postponed run for a strike during the cooldown."""
 
     def saved(self) -> Json:
         """Return the complete state, as JSON."""

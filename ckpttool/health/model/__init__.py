@@ -1,1 +1,1 @@
-"""The nouns of health: questions, answers, and the evidence of logs about checkpoints."""
+"""Data types of health: questions, answers, and the evidence of logs about checkpoints."""

@@ -30,10 +30,12 @@ class WeightNumbers:
     nonfinite: int
     """NaN and infinite values, over all shards that were read."""
     embedding_l2: float | None
-    """L2 norm of the embedding's weights on the rank with the largest; None without such a tensor."""
+    """L2 norm of the embedding's weights on the rank where it is largest; None without such a tensor."""
     embedding_moment: float | None
-    """Sum of squares of their first Adam moment on the rank where it is largest. A stand-in for the embedding local
-    norm: the moment is a smoothed gradient, so it is smaller and lags behind."""
+    """Sum of squares of their first Adam moment on the rank where it is largest.
+
+    A substitute for the embedding local norm: the moment is a smoothed gradient, so it is smaller and lags behind.
+    """
     read_all: bool
     """Whether every shard could be read to its end."""
 
@@ -55,7 +57,7 @@ class HealthAnswer(Answered):
     report: HealthReport
     """Oldest checkpoint first."""
     newest: HealthJudgement | None
-    """Health of the newest checkpoint on the training's last lineage."""
+    """Health of the newest checkpoint on the last lineage of the training run."""
     reading: LogReading | None
     """None without a log."""
     points: tuple[tuple[Step, float], ...]
@@ -69,7 +71,7 @@ class HealthAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if the newest checkpoint is unhealthy or the record is wrong, 14 if health is unknown."""
+        """Exit code 10 if the newest checkpoint is unhealthy or the record is wrong, 14 if health is unknown."""
         if self.newest is None:
             return ExitCode.NOTHING_TO_RESUME
         codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
@@ -80,7 +82,7 @@ class HealthAnswer(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAnswer(Answered):
-    """The effect that a policy would have had, and its meaning for the checkpoints."""
+    """The effect that a policy would have had, on the run and on its checkpoints."""
 
     NOUN = "replay"
 
@@ -96,7 +98,7 @@ class ReplayAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """14 if a log could not be read to its end, or has nothing to judge."""
+        """Exit code 14 if a log could not be read to its end, or has nothing to judge."""
         judged = self.result.judged
         if judged is not None and judged.first is None:
             return ExitCode.INCOMPLETE
@@ -116,7 +118,7 @@ class CalibrationAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if the stretch is not normal, 14 if nothing can be recommended."""
+        """Exit code 10 if the stretch is not normal, 14 if nothing can be recommended."""
         if any(threshold.alarms_too_often for threshold in self.thresholds):
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.thresholds))
@@ -141,7 +143,7 @@ class AsdAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if a setting does not have its intended effect."""
+        """Exit code 10 if a setting does not have its intended effect."""
         return of_findings(self.findings)
 
     @property

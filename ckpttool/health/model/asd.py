@@ -18,7 +18,7 @@ class AsdConfig:
     enable: bool = False
     with_checksum: bool = False
     cooldown: int = 5
-    """Minutes after a counted event in which another one is taken for its echo; also how long a checksum runs."""
+    """Minutes after a counted event during which another event does not count; also the duration of a checksum."""
     strikes_num: int = 3
     """Number of counted events that make a strike-out."""
     strikes_window: int = 480
@@ -63,7 +63,7 @@ class AsdKind(str, Enum):
     EVENT = "event"
     """One abnormal value."""
     ECHO = "echo"
-    """An abnormal value that does not count, because it follows another too soon."""
+    """An abnormal value that does not count, because it follows another one too soon."""
     STRIKE = "strike"
     """Enough abnormal values in the window."""
     CHECKSUM_ON = "checksum-on"
@@ -76,11 +76,11 @@ class AsdKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdEvent:
-    """One thing that a detector logged."""
+    """One event that a detector logged."""
 
     kind: AsdKind
     time: LocalTime | None = None
-    """The machine's own clock, whole seconds."""
+    """Time on the machine's own clock, in whole seconds."""
     rank: Rank | None = None
     name: str = ""
     """The parameter."""
@@ -92,9 +92,9 @@ class AsdEvent:
     group_since: LocalTime | None = None
     """Time of a strike's first event, if the log lists its events."""
     group_since_step: Step | None = None
-    """The same as a step, if the log lists steps."""
+    """Step of a strike's first event, if the log lists steps."""
     message: str = ""
-    """The detector's own message, if that is a sentence; else empty."""
+    """The detector's own message, if it is a sentence; else empty."""
     source: str = ""
     line: int = 0
     """Line number, from 1."""

@@ -24,7 +24,7 @@ class EventKind(str, Enum):
     STOP = "stop"
     """Training ends here."""
     UNDECIDED = "undecided"
-    """Steps that the log does not show decide whether it was a stop."""
+    """Possibly a stop: that depends on steps that the log does not show."""
     RESTART = "restart"
     """The log goes back: a policy's memory restarts."""
     SPIKE = "spike"
@@ -32,7 +32,7 @@ class EventKind(str, Enum):
     """The gradient is scaled down; the update is applied."""
     NONFINITE = "nonfinite"
     LEVEL_SHIFT = "level-shift"
-    """So many consecutive unusual values that they are the new normal level."""
+    """A series of unusual values that is long enough to be the new normal level."""
     SDC_EVENT = "sdc-event"
     """One abnormal feature value that counts."""
     SDC_ECHO = "sdc-echo"
@@ -53,12 +53,12 @@ LOSES_UPDATE = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OV
 MARKS_SPIKE = frozenset(
     {EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.SPIKE, EventKind.CLIP, EventKind.NONFINITE, EventKind.STOP}
 )
-"""Events that make a spike of the steps around them."""
+"""Events that mark the surrounding steps as a spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEvent:
-    """One thing that a policy noticed, at a step or at a time."""
+    """One event that a policy detected, at a step or at a time."""
 
     kind: EventKind
     message: str
@@ -70,7 +70,7 @@ class HealthEvent:
     limit: float | None = None
     """The bound of the comparison."""
     count: int | None = None
-    """Number of events in a row or in the window."""
+    """Number of consecutive events, or of events in the window."""
     since_step: Step | None = None
     """Its first step, if it differs from `step`."""
     since_time: LocalTime | None = None
@@ -84,14 +84,14 @@ class SkippedSpan:
     first: Step
     last: Step
     updates: int
-    """Steps lost among those that the log shows."""
+    """Number of lost steps that the log shows."""
     peak: float | None
-    """Largest finite norm among them."""
+    """Largest finite norm of these steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedSteps:
-    """The steps at which a policy could have detected an unusual norm: only there is a lack of events meaningful."""
+    """The steps at which a policy could have detected an unusual norm. Elsewhere, a lack of events means nothing."""
 
     first: Step | None
     """None: the policy could judge no step."""
@@ -131,7 +131,7 @@ class ReplayResult:
     """Optimizer step at the end, if every update before the log was applied."""
     events: tuple[HealthEvent, ...]
     notes: tuple[str, ...]
-    """Sentences that must be read with the numbers."""
+    """Sentences that qualify the numbers."""
     judged: JudgedSteps | None = None
     """None: the policy judged the events of a detector, not steps."""
 
@@ -146,7 +146,7 @@ class SuspectKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectInterval:
-    """A part of a training, by step or by time, whose checkpoints are suspect."""
+    """A part of a training run, by step or by time, whose checkpoints are suspect."""
 
     kind: SuspectKind
     reason: str
@@ -172,7 +172,7 @@ def union(spans: Sequence[JudgedSteps]) -> JudgedSteps | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthTimeline:
-    """All suspect stretches of a training, in order."""
+    """All suspect stretches of a training run, in order."""
 
     intervals: tuple[SuspectInterval, ...]
     judged: JudgedSteps | None = None
@@ -181,7 +181,7 @@ class HealthTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """The facts about a checkpoint that policies need."""
+    """The facts about a checkpoint that policies use."""
 
     name: str
     step: Step | None
@@ -191,7 +191,7 @@ class SavedCheckpoint:
     recorded: Health = Health.UNKNOWN
     """The health in any record: the mark inside it, or the health file."""
     prefix: str = ""
-    """Prefix of its file names: it distinguishes trainings that share a folder."""
+    """Prefix of its file names, which distinguishes training runs that share a folder."""
     run: int | None = None
     """Number of the start that saved it, counting only starts with saves; None if its layout does not show it."""
     records_measured_health: bool = False
@@ -229,7 +229,7 @@ class HealthJudgement:
     embedding_local_norm: float | None
     """Sum of squares in the log at the save; None if the log has no value."""
     l2_norm: float | None
-    """Its root."""
+    """Square root of that sum."""
     health: Health
     source: str
     """`log`, `record`, `weights`, `replicas` or `none`: the evidence for `health`."""
@@ -247,4 +247,4 @@ class HealthReport:
     """In the order of the checkpoints."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
-    """Newest healthy checkpoint on the training's current lineage; None if no checkpoint is, or if not requested."""
+    """Newest healthy checkpoint on the run's current lineage; None if no checkpoint is healthy, or if not requested."""

@@ -22,7 +22,7 @@ class HealthQuestion:
             least=0,
         ),
     ] = None
-    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: use the record."""
+    """Embedding local norm (sum of squares) at or above which a checkpoint is unhealthy; None: use the record."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
     """The logs. Without patterns: those in the output folder."""
     health_file: str | None = None
@@ -31,7 +31,7 @@ class HealthQuestion:
     write: Annotated[
         bool, Option("--write", "Update health_ckpts.json from the log, and keep the old file as .bak.", "What stays")
     ] = False
-    """Whether to update the health file to the judgement."""
+    """Whether to update the health file with the judgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class ReplayQuestion:
 
     logs: LogQuestion
     policy: str | None = None
-    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
+    """Policy name; None: `skip` if one of its settings is used, else the rule of the logs' trainer, else `zscore`."""
     threshold: float | None = None
     """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
     count: int | None = None
     """`skip`: number of consecutive skips until training stops."""
     nan_counts: bool = False
-    """`skip`: count NaN, which the trainer does not."""
+    """`skip`: whether NaN counts, unlike in the trainer."""
     dialect: str | None = None
     """`features`: the implementation of the detector; None: torch_npu's."""
     asd_config: str | None = None

@@ -14,17 +14,17 @@ class LogReading:
     sources: tuple[str, ...]
     """Paths, as the user would write them."""
     steps: int
-    """Number of steps in them."""
+    """Number of steps in the logs."""
     notes: tuple[LogNote, ...]
     problems: tuple[LogProblem, ...]
     """The first problems."""
     problem_count: int
     unreadable: int = 0
-    """Logs that could not be read at all, or not to their end."""
+    """Logs that could not be read, or not to their end."""
 
     @staticmethod
     def of(log: TrainingLog) -> LogReading:
-        """Return the logs that were read for a training."""
+        """Return the logs that were read for a training run."""
         return LogReading(
             sources=log.sources,
             steps=len(log.metrics),

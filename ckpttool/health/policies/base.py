@@ -1,4 +1,4 @@
-"""The interface of health policies: a step in, events out; and their state as JSON."""
+"""The interface of health policies: they turn steps into events, and store their state as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.health.model.events import EventKind, HealthEvent, JudgedSteps
 
 
 class Watch(Protocol):
-    """A policy's state for one training, step by step."""
+    """A policy's state for one training run, step by step."""
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Return the events at the next step. If the step goes back, training was resumed."""
@@ -57,7 +57,7 @@ class PolicySettings:
     threshold: float | None = None
     """`skip`: the norm. Others: standard deviations."""
     count: int | None = None
-    """Number of consecutive events until training stops."""
+    """Number of consecutive events after which training stops."""
     nan_counts: bool = False
     """Whether a NaN counts as one of them."""
     dialect: str | None = None
@@ -69,12 +69,12 @@ class PolicySettings:
 
 
 class Policy(Protocol):
-    """One rule with its settings, a frozen value. Its state is in the watch, so it can judge many logs."""
+    """One rule with its settings, as a frozen value. The watch has the state, so a policy can judge many logs."""
 
     name: ClassVar[str]
-    """Its name for users."""
+    """Name of the policy for users."""
     options: ClassVar[tuple[str, ...]]
-    """The options of `ckpttool log replay` that are settings of it, in order."""
+    """The options of `ckpttool log replay` that set this policy, in order."""
 
     @property
     def warm_up(self) -> int:
@@ -83,7 +83,7 @@ class Policy(Protocol):
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> Policy:
-        """Return it with the requested settings, and its own defaults for the rest.
+        """Return the policy with the requested settings, and its own defaults for the rest.
 
         Raises:
             UsageError: A setting is invalid.

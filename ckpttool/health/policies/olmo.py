@@ -32,7 +32,7 @@ class OlmoPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> OlmoPolicy:
-        """Return it with the requested settings, and its own defaults for the rest."""
+        """Return the policy with the requested settings, and its own defaults for the rest."""
         return cls(sigmas=settings.threshold or cls().sigmas)
 
     @property
@@ -46,7 +46,7 @@ class OlmoPolicy:
 
 
 class _Windows(Watch):
-    """The losses and norms up to the last step."""
+    """The losses and norms of the window up to the last step."""
 
     def __init__(self, policy: OlmoPolicy) -> None:
         self._policy = policy

@@ -43,7 +43,7 @@ def policy_of(name: str, settings: PolicySettings) -> Policy:
     """Return the policy with this name.
 
     Raises:
-        UsageError: There is no such policy, or a setting is not one of it.
+        UsageError: There is no such policy, or it does not have one of the settings.
     """
     policy = policy_type(name)
     if settings.threshold is not None and not (0 < settings.threshold < math.inf):

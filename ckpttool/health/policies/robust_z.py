@@ -17,10 +17,10 @@ MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 
 LEAST_SPREAD = 0.01
-"""Least spread of the logarithm: a norm that varies by less than 1 % is constant, and a change of 1 % is normal."""
+"""Minimum spread of the logarithm: a norm that varies by less than 1 % is constant, and a change of 1 % is normal."""
 
 _REFRESH = 8
-"""New values after which median and spread are recomputed: they hardly change, and sorting is expensive."""
+"""Number of new values after which median and spread are recomputed: they hardly change, and sorting is expensive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class RobustZPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> RobustZPolicy:
-        """Return it with the requested settings, and its own defaults for the rest."""
+        """Return the policy with the requested settings, and its own defaults for the rest."""
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
@@ -135,7 +135,9 @@ def robust(values: Collection[float]) -> tuple[float, float]:
     Raises:
         ValueError: There are no values.
     """
-    from statistics import median as median_of  # it loads fractions and random, which would slow down the start
+    from statistics import (
+        median as median_of,
+    )  # loads fractions and random, which would slow down the start
 
     if not values:
         raise ValueError("there is no median of nothing")

@@ -43,7 +43,7 @@ class SkipPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> SkipPolicy:
-        """Return it with the requested settings, and its own defaults for the rest."""
+        """Return the policy with the requested settings, and its own defaults for the rest."""
         return cls(
             threshold=settings.threshold or cls().threshold,
             count_threshold=settings.count or cls().count_threshold,
@@ -57,16 +57,16 @@ class SkipPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class _InARow(Watch):
-    """Consecutive steps: the certain number, and the possible one with steps missing in the log."""
+    """Consecutive steps: the certain number, and the possible number if the log omits steps."""
 
     policy: SkipPolicy
     low: int = 0
     """Number of steps that are certainly consecutive."""
     high: int = 0
-    """Greatest possible number of consecutive steps, if every step that is not shown was one of them."""
+    """Largest possible number of consecutive steps, if every step that is not shown was one of them."""
     last: Step | None = None
     told: bool = False
-    """Whether a possible stop in this row was reported."""
+    """Whether a possible stop in this series was reported."""
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Return each lost update, and the stop."""
@@ -128,7 +128,7 @@ class _InARow(Watch):
         self.low += 1
         self.high += 1
         limit = self.policy.count_threshold
-        # A training may continue after the stop: then there are more than it takes.
+        # Training may continue after the stop: then there are more steps than the stop needs.
         count = f"{self.low} of {limit}" if self.low <= limit else f"{self.low}"
         message = f"norm {norm:g} is at or above {self.policy.threshold:g}: {count} in a row"
         yield self._event(EventKind.SKIP, step, norm, message)
@@ -138,7 +138,7 @@ class _InARow(Watch):
             yield from self._perhaps_stop(step, step)
 
     def _unseen(self, first: int, last: int) -> Iterator[HealthEvent]:
-        """Add steps missing in the log: they end the certain row and may prolong the possible one."""
+        """Add steps missing in the log: they end the certain series, and may extend the possible one."""
         self.high += last - first + 1
         touches = self.low > 0
         self.low = 0

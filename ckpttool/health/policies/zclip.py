@@ -36,7 +36,7 @@ class ZClipPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> ZClipPolicy:
-        """Return it with the requested settings, and its own defaults for the rest."""
+        """Return the policy with the requested settings, and its own defaults for the rest."""
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
@@ -44,7 +44,7 @@ class ZClipPolicy:
         return _Averaging(self)
 
     def clipped(self, average: Average, z: float) -> float:
-        """Return the scaled-down norm for this z-score: the further off, the closer to the mean."""
+        """Return the scaled-down norm for this z-score: the higher the score, the closer to the mean."""
         return (average.mean + self.z_limit * math.sqrt(average.variance) / (z / self.z_limit)) * self.clip_factor
 
 

@@ -1,4 +1,4 @@
-"""Logged events of Ascend's online feature-value detectors, in three dialects, and of a guarded training."""
+"""Logged events of Ascend's online feature-value detectors, in three dialects, and of a guarded training run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STAMP = r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
 _RANK = r"\[Rank (?P<rank>\d+|None)\]"
 _HEAD_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[- ](\d\d:\d\d:\d\d)")
 
-# The needle comes first: most lines of a training log are about something else.
+# First search for a word of these lines: most lines of a training log are about something else.
 _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
     (needle, kind, re.compile(pattern))
     for needle, kind, pattern in (
@@ -44,7 +44,7 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
             AsdKind.EVENT,
             rf"\[Event\]\[{_STAMP}\] {_RANK}: A grad-norm spike.*?{_SPIKE}{_STEP}",
         ),
-        # "checksum is on" contains the sentence of a strike: to search for that alone counts twice.
+        # "checksum is on" contains the sentence of a strike: a search for that sentence alone would count twice.
         (b"checksum is on", AsdKind.CHECKSUM_ON, rf"\[Info\] Rank (?P<rank>\d+): .*checksum is on{_STEP}"),
         (b"checksum is off", AsdKind.CHECKSUM_OFF, rf"\[Info\] Rank (?P<rank>\d+): checksum is off{_STEP}"),
         (
@@ -79,7 +79,7 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
     )
 )
 _LONGEST_LINE = 16 * 1024
-"""Bytes of a line that are searched: on a hostile line the patterns take quadratic time."""
+"""Maximum bytes of a line that are searched: on a hostile line the patterns take quadratic time."""
 
 _MEMBER = re.compile(rf"Grad-norm spike: index (?P<index>\d+), time {_STAMP}, {_SPIKE}")
 
@@ -104,8 +104,8 @@ def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
 
     Source:
         torch_npu's times are the machine's own clock, whole seconds, without zone. "bp time" counts backward passes of
-        one parameter, so with gradient accumulation it is not a step. MindSpore's time stamps count from 1970 UTC; the
-        clock at the head of its lines is the one that compares with the others.
+        one parameter, so with gradient accumulation it is not a step. MindSpore's time stamps count from 1970 UTC; only
+        the clock at the beginning of its lines is comparable with the others.
     """
     items = lines(source)
     first = next(items, None)

@@ -20,7 +20,7 @@ def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]
     times: dict[CheckpointKey, LocalTime] = {}
     for checkpoint in checkpoints:
         if checkpoint.saved_ns is not None:
-            with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
+            with suppress(ValueError, OverflowError):  # a file's time may be outside the calendar's range
                 times[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
     return times
 
@@ -32,9 +32,9 @@ class LogPass:
         """Find the logs.
 
         Args:
-            reader: Knows their formats.
+            reader: The reader of their formats.
             patterns: Files, globs, folders of logs, or `-`.
-            keep: Whether each start of the training will be requested: some bytes per step.
+            keep: Whether each start of the training run will be requested, which costs some bytes per step.
 
         Raises:
             UsageError: There is no such log.
@@ -51,7 +51,8 @@ class LogPass:
     def steps(self) -> Iterator[StepMetrics]:
         """Yield the steps in the order of the logs, so that a policy sees each restart.
 
-        Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
+        Logs that begin at the same step are those of several ranks; they belong to one training run, and are merged
+        first.
         """
         if len(self.names) > 1 and self._same_beginning():
             log = merge((name, self._steps_of(name)) for name in self.names)
@@ -73,7 +74,7 @@ class LogPass:
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
     def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training, none if not requested; None if the logs go back implausibly often."""
+        """Return each start of the training run; empty if not requested; None if the logs go back implausibly often."""
         return () if self._merging is None else self._merging.log().attempts
 
     def _steps_of(self, name: str) -> Iterator[LogItem]:

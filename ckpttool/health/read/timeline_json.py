@@ -21,10 +21,10 @@ from ckpttool.health.model.events import HealthTimeline, JudgedSteps, SuspectInt
 SCHEMA = "ckpttool/replay/1"
 
 REPLAY_LIMIT = 64 << 20
-"""Bytes. A replay of a year's training with a spike a minute fits."""
+"""Maximum bytes. A replay of a year's training with a spike per minute fits."""
 
 REPLAY_HEAD = 64
-"""Bytes that include the schema, which is first."""
+"""Number of bytes at the beginning that include the schema."""
 
 
 def timeline_document(timeline: HealthTimeline) -> list[Json]:
@@ -61,7 +61,7 @@ def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
         source: Names it in the error.
 
     Raises:
-        UsageError: It begins like one, and is not.
+        UsageError: It begins like a saved replay, but is not one.
     """
     try:
         document = as_object(parse_json(data, where=source, limit=REPLAY_LIMIT), where=source)

@@ -1,1 +1,1 @@
-"""Evidence of training logs about checkpoints, as pure rules."""
+"""Evidence in training logs about checkpoints, as pure rules."""

@@ -1,4 +1,4 @@
-"""Thresholds that fit a run, from a normal stretch of its own training."""
+"""Thresholds that fit a run, from a normal stretch of its log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ckpttool.health.policies.robust_z import robust
 from ckpttool.health.policies.skip import SkipPolicy
 
 NEEDED_POINTS = 200
-"""Below that, a rate of one false skip in a thousand steps cannot be distinguished from none."""
+"""Minimum number of steps: with fewer, one false skip in a thousand steps cannot be distinguished from none."""
 
 _OUTLIER_Z = 6.0
 """Robust standard deviations above which a value does not belong to the normal stretch."""
 
 _THRESHOLD_Z = 8.0
 _HEADROOM = 1.25
-"""Over the highest normal value: the next ten thousand steps hold higher ones than the last thousand."""
+"""Factor above the highest normal value: the next ten thousand steps have higher values than the last thousand."""
 
 _WARM_UP_SHARE = 0.1
 _BINS = 24
@@ -67,7 +67,7 @@ class _Points:
             return
         try:
             self.steps.append(step)
-        except OverflowError:  # implausible for a training, but a log may contain it
+        except OverflowError:  # implausible for a training run, but a log may contain it
             self.steps = [*map(Step, self.steps), step]
         self.values.append(value)
 
@@ -100,7 +100,7 @@ def _threshold(quantity: str, points: _Points) -> Threshold | Refusal:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the next number with two digits: a threshold with more would claim to know more."""
+    """Round up to two digits: more digits would suggest more precision than there is."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit) * unit:.6g}")
 
@@ -111,12 +111,12 @@ def _upper_rate(events: int, trials: int) -> float:
 
 
 def _runs(points: _Points, threshold: float) -> Iterator[int]:
-    """Yield the lengths of rows at or above the threshold that ended on their own, over neighbouring steps."""
+    """Yield the lengths of series of neighbouring steps at or above the threshold that ended on their own."""
     length = 0
     last: int | None = None
     for step, value in zip(points.steps, points.values, strict=True):
         if last is not None and step != last + 1:
-            length = 0  # the steps between are unknown, and so is the length
+            length = 0  # the steps in between are unknown, and so is the length
         last = step
         if value >= threshold or math.isnan(value):
             length += 1

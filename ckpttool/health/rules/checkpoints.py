@@ -22,14 +22,14 @@ from ckpttool.health.rules.evidence import log_findings
 
 _FIRST_MOMENT = "adam_m."
 _NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")
-"""In the name of a tensor: optimizer state, accumulated gradients, counters, and the other kind of embedding."""
+"""Excluded parts of tensor names: optimizer state, accumulated gradients, counters, the other kind of embedding."""
 
 
 def weigh(verdict: Verdict) -> WeightNumbers:
     """Return the statistics of one checkpoint, from a verdict at level NUMERICS.
 
     A checkpoint is flagged if the norm is too high on *any* rank of the first stage, so the rank with the largest
-    number decides. This way, copies on data-parallel ranks are not added up.
+    number decides. Copies on data-parallel ranks are therefore not added up.
     """
     weights: dict[Rank | None, list[TensorStat]] = defaultdict(list)
     moments: dict[Rank | None, list[TensorStat]] = defaultdict(list)
@@ -55,7 +55,7 @@ def weigh(verdict: Verdict) -> WeightNumbers:
 
 
 def unread(verdict: Verdict) -> tuple[Finding, ...]:
-    """Return why not every element of a checkpoint could be read."""
+    """Return the reason why some elements of a checkpoint could not be read."""
     return tuple(finding for finding in verdict.findings if finding.severity > Severity.SUSPECT)
 
 
@@ -96,7 +96,7 @@ def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgem
 
 
 def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:
-    """Return checkpoints on the training's current lineage with their judgements, newest first."""
+    """Return checkpoints on the run's current lineage with their judgements, newest first."""
     keys = (checkpoint.key for checkpoint in inventory.checkpoints)
     judgements = dict(zip(keys, report.judgements, strict=True))
     lineage = Lineage(inventory)
@@ -105,7 +105,7 @@ def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint,
 
 
 def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
-    """Name the newest healthy checkpoint in the order of `resolve`: a later run before a higher step."""
+    """Return the name of the newest healthy checkpoint in the order of `resolve`: a later run before a higher step."""
     healthy = (
         checkpoint.name for checkpoint, judgement in _pairs(report, inventory) if judgement.health is Health.HEALTHY
     )
@@ -113,7 +113,7 @@ def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
 
 
 def newest(report: HealthReport, inventory: Inventory) -> HealthJudgement | None:
-    """Return the judgement of the newest checkpoint on the training's current lineage."""
+    """Return the judgement of the newest checkpoint on the run's current lineage."""
     return next((judgement for _, judgement in _pairs(report, inventory)), None)
 
 
@@ -133,7 +133,7 @@ def embedding_norms(metrics: Iterable[StepMetrics]) -> tuple[tuple[Step, float],
 
 
 def assert_read_to_its_end(log: TrainingLog) -> None:
-    """Refuse to record anything from part of a log: a later attempt at a step, further on, may be worse.
+    """Refuse to record anything from part of a log: a later attempt at a step may be worse.
 
     Raises:
         IncompleteError: It could not be read to its end.

@@ -25,54 +25,54 @@ _SAME_DATA_AGAIN = (
 
 
 _LOSSES = 64
-"""Losses on each side of a spike whose medians are compared."""
+"""Number of losses on each side of a spike whose medians are compared."""
 
 _FEWEST_LOSSES = 20
-"""Fewer on either side tell nothing."""
+"""Minimum number on either side for a comparison."""
 
 _LOSS_SIGMAS = 3.0
-"""Robust standard deviations of one loss. The median of twenty trembles by a quarter of one."""
+"""Limit in robust standard deviations of one loss; the median of twenty varies by a quarter of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClock:
-    """A point at which the consumed samples are known, and their rate from there."""
+    """A step whose consumed samples are known, and the samples per step from there."""
 
     step: Step
     samples: int
-    """Consumed over all ranks, up to and with `step`."""
+    """Samples consumed over all ranks, up to and including `step`."""
     global_batch_size: int
-    """Samples a step."""
+    """Samples per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindRecipe:
-    """How far to go back and how much to skip.
+    """The distance to go back, and the batches to skip.
 
     Source:
-        PaLM: restart about 100 steps before the spike, skip 200 to 500 batches. The batches are not bad in
-        themselves; it is these data in that state of the model.
+        PaLM: restart about 100 steps before the spike, skip 200 to 500 batches. The batches alone are not bad; they
+            only cause a spike in that state of the model.
     """
 
     margin: int = 100
-    """Steps that the checkpoint must lie before the onset."""
+    """Number of steps by which the checkpoint must precede the onset."""
     min_skip: int = 200
     """Batches."""
     max_skip: int = 500
     """Batches."""
     recovers_within: int = 50
-    """Steps after which a spike that ended on its own was an ordinary one."""
+    """Maximum number of steps of an ordinary spike, which ends on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The point at which too many consecutive skipped steps ended a training."""
+    """The point at which too many consecutive skipped steps ended training."""
 
     step: Step
     count: int
-    """Steps in a row, `step` included."""
+    """Number of consecutive steps, including `step`."""
     skipped: str | None = None
-    """The log's record of them, as a sentence; None if only a policy would have skipped them."""
+    """The log's entry about these steps, as a sentence; None if only a policy would have skipped them."""
 
 
 _FEWEST_AT_END = 2
@@ -80,13 +80,13 @@ _FEWEST_AT_END = 2
 
 
 def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
-    """Return where too many consecutive skipped steps ended the training; None if it continued since, or never began.
+    """Return the stop by too many consecutive skipped steps; None if training has continued since, or did not stop.
 
     Args:
         notes: The logs' entries besides numbers, in order.
         newest: The last step that they show.
-        at_end: Number of consecutive steps up to `newest` that the training skipped. A trainer's own log lacks the line
-            of the stop itself if the exception is not written to it.
+        at_end: Number of consecutive steps up to `newest` that the training skipped. A trainer's own log has no line
+            about the stop if the exception is not logged.
     """
     stops = [
         Stop(step=note.step, count=note.count or 1)
@@ -185,13 +185,13 @@ def sample_clock(metrics: Iterable[StepMetrics]) -> SampleClock | None:
 
 
 def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
-    """Return whether the loss recovered after a spike: its median since, compared with that before the onset.
+    """Return whether the loss recovered after a spike, by comparing its medians before and after.
 
     Args:
         spike: The norm's spike.
         losses: Finite losses by ascending step.
     """
-    from statistics import median  # it loads fractions and random, for which no start should wait
+    from statistics import median  # loads fractions and random, which would slow down every start
 
     before: deque[float] = deque(maxlen=_LOSSES)
     since: deque[float] = deque(maxlen=_LOSSES)
@@ -226,16 +226,16 @@ def advise_spike(
     clock: SampleClock | None = None,
     recipe: RewindRecipe | None = None,
 ) -> SpikeAdvice:
-    """Return both ways to avoid a spike, their costs, and the recommended one.
+    """Return both ways to avoid a spike, their costs, and the recommended way.
 
     Going back loses every step since the checkpoint, so it pays only if the training does not recover on its own.
 
     Args:
-        spike: Its begin and its end.
+        spike: Its beginning and its end.
         good: Steps of checkpoints that may be loaded, in any order.
-        newest: The last step that was trained.
-        clock: Samples consumed at some step, for the trainers that count samples.
-        recipe: How far back, and how much to skip.
+        newest: The last trained step.
+        clock: Samples consumed at some step, for trainers that count samples.
+        recipe: The distance to go back, and the batches to skip.
     """
     recipe = recipe or RewindRecipe()
     end = spike.end if spike.end is not None else Step(newest + 1)
@@ -261,15 +261,15 @@ def advise_after_stop(
 ) -> StopAdvice:
     """Return how to continue after this many consecutive skipped steps.
 
-    None of the skipped updates reached the weights, so a checkpoint of the stop itself is good. But the data must move
-    on: the same batches give the same norms, and the training stops at once again.
+    None of the skipped updates reached the weights, so a checkpoint of the stop itself is good. But the data must
+    advance: the same batches give the same norms, and training would stop again immediately.
 
     Args:
         stop: The step at which the training stopped.
         good: Steps of checkpoints that may be loaded, in any order.
-        count: Steps in a row, `stop` included.
+        count: Number of consecutive steps, including `stop`.
         clock: Samples consumed at some step.
-        skipped: The log's entries on these steps; None if only a policy would have skipped them.
+        skipped: The log's entries about these steps; None if only a policy would have skipped them.
     """
     base = max((step for step in good if step <= stop), default=None)
     notes = [] if skipped is None else [skipped]
@@ -329,7 +329,7 @@ def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
 
 
 def _distance(spike: Spike, step: Step) -> tuple[int, int]:
-    """Return the distance of a step from a spike; of two at the same distance the earlier one comes first."""
+    """Return the distance of a step from a spike as a sort key; at equal distance, the earlier spike comes first."""
     end = spike.onset if spike.end is None else spike.end
     return (max(spike.onset - step, step - end, 0), spike.onset)
 
@@ -342,11 +342,11 @@ def finite_losses(rows: Iterable[StepMetrics]) -> Iterator[tuple[Step, float]]:
 
 
 def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
-    """Reject each checkpoint beyond a step, because the training goes back before it.
+    """Reject each checkpoint after a step, because training goes back further than that.
 
     Args:
         inventory: The tree.
-        limit: The last step that is far enough back.
+        limit: The last step that is early enough.
         why: A clause with the reason for going back.
     """
     checkpoints = []
@@ -361,7 +361,7 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
 
 
 def without_spikes(inventory: Inventory) -> Inventory:
-    """Hold no spike against any checkpoint: after a stop the skipped steps have changed no weight."""
+    """Reject no checkpoint because of a spike: after a stop, the skipped steps have changed no weight."""
 
     def cleared(checkpoint: Checkpoint) -> Checkpoint:
         retained = tuple(finding for finding in checkpoint.findings if finding.code is not HealthCode.SAVED_IN_SPIKE)

@@ -1,4 +1,4 @@
-"""Which checkpoints are healthy, by the embedding norm that the log shows at their save."""
+"""The health of checkpoints, by the embedding norm that the log shows at their save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def judge_checkpoints(
 ) -> HealthReport:
     """Judge every checkpoint of a tree by the log and by the records.
 
-    If the number of pipeline stages is unknown, a single rank means a single stage; the files show no more than that.
+    If the number of pipeline stages is unknown, a single rank is assumed to mean a single stage, because the files show
+    no more.
     """
     sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
     stages = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
@@ -38,9 +39,9 @@ def judge_health(
     """Judge every checkpoint, and report disagreements between the log and the record.
 
     Args:
-        saves: The checkpoints, in the order in which they are to be shown.
+        saves: The checkpoints, in display order.
         attempts: Each start of the training in the logs; empty without a log.
-        threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
+        threshold: Sum of squares at or above which a checkpoint is unhealthy; None: use the record alone.
         pipeline_stages: Number of stages of the run, if known. With one stage nothing was ever measured, whatever is
             recorded, unless the trainer records only measured values.
 
@@ -72,7 +73,7 @@ def _judge(
         health = worst_health((health, Health.UNKNOWN))
     elif norm is not None and threshold is not None:
         source = "log"
-        healthy = norm < threshold  # false for NaN too
+        healthy = norm < threshold  # also false for NaN
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
         message = "does not have the embedding's norm at its step" if logged else "is missing"

@@ -1,4 +1,4 @@
-"""Evidence of logs against checkpoints, as reasons for `choose`."""
+"""Evidence in logs against checkpoints, as reasons for `choose`."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from ckpttool.health.rules.runs import Home, homes, logged_step
 from ckpttool.health.rules.timeline import LineageTimelines, timeline
 
 LARGE_SPIKE = 2.0
-"""Factor over the robust limit from which a norm counts against a checkpoint.
+"""Factor above the robust limit at which a norm counts against a checkpoint.
 
-A smaller excess moves the weights by less than two usual steps; and a new batch size or learning rate may raise the
-level by as much permanently."""
+A smaller excess moves the weights by less than two usual steps; and a new batch size or learning rate may permanently
+raise the level by as much."""
 
 
 def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
@@ -74,10 +74,10 @@ def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
 def saves_of(
     inventory: Inventory, attempts: Sequence[LogAttempt] | None, written: Mapping[CheckpointKey, LocalTime]
 ) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
-    """Return the checkpoints with the times of their saves, from the log, else from the files; and their homes.
+    """Return the checkpoints with their save times, from the log or else the files, and the starts that saved them.
 
-    A copy may have given the files a later time. That errs on the safe side: what was saved before a strike may then
-    look as if it was saved after it, never the other way round.
+    A copy may have given the files a later time. That is safe: a checkpoint saved before a strike may appear to be
+    saved after it, but never the reverse.
 
     Args:
         inventory: The tree; scanned with sizes.
@@ -97,12 +97,12 @@ def saves_of(
 def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
     """Yield the spikes that count against a checkpoint, by the robust z-score, of any duration.
 
-    A spike ends when the norm comes back. The policy itself treats a long one as a new level, so that it does not get
-    stuck; but a training that has diverged for fifty steps has not recovered.
+    A spike ends when the norm returns to normal. The policy itself treats a long spike as a new level, so that it
+    cannot block permanently; but a run that has diverged for fifty steps has not recovered.
 
     Args:
         metrics: In the order of the log.
-        coverage: Learns which steps were judged.
+        coverage: Records which steps were judged.
     """
     for event in judge(RobustZPolicy(level_shift=sys.maxsize), metrics, coverage):
         value, limit = event.value, event.limit
@@ -169,7 +169,7 @@ def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, .
     """Return the unreadable lines of the logs.
 
     Args:
-        problems: The problems to report one by one.
+        problems: The problems to report individually.
         count: Number of all problems; it can exceed the length of `problems`.
     """
     findings = [_unreadable(problem) for problem in problems]
@@ -197,7 +197,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Report the training's progress after a save; None if the last start did not save it, or there was no progress."""
+    """Report the run's progress after a save; None if the last start did not save it, or there was no progress."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
@@ -223,7 +223,7 @@ class ReadLogs:
     """The contents of all given logs and timelines."""
 
     log: TrainingLog | None
-    """All logs of the training; None without a log."""
+    """All logs of the training run; None without a log."""
     detected: tuple[AsdEvent, ...]
     """Logged events of detectors of silent errors."""
     timelines: tuple[HealthTimeline, ...]
@@ -248,7 +248,7 @@ class Evidence:
     marks: tuple[CheckpointMark, ...]
     """The position of each checkpoint between the spikes, in the tree's order; empty if health is not a reason."""
     report: HealthReport | None
-    """If a threshold was given."""
+    """The judgements, if a threshold was given."""
     without_answer: tuple[Finding, ...]
     """Requested evidence that no log contains."""
 
@@ -264,7 +264,7 @@ class Evidence:
 
         Raises:
             UsageError: The log shows neither a spike nor a stop.
-            IncompleteError: The same, of a log that could not be read to its end.
+            IncompleteError: The log shows neither, and could not be read to its end.
         """
         log, wish = self.log, self.question.spike
         if log is None or wish is None:
@@ -281,7 +281,7 @@ class Evidence:
         spike = spike_to_pass(
             self.courses.whole, wish.around, LogReading.of(log), self.question.spike_threshold, skipped
         )
-        if newest is None:  # a replay that was saved knows of a spike, and the log of none
+        if newest is None:  # a saved replay shows a spike, and the log shows none
             newest = spike.onset
         recipe = RewindRecipe()
         limit = Step(spike.onset - recipe.margin)
@@ -314,7 +314,7 @@ class Evidence:
         return (*findings, *(() if chosen is None else self._of(chosen)))
 
     def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
-        """Report obstacles to judging the chosen checkpoint, and the progress of the training after it."""
+        """Report obstacles to judging the chosen checkpoint, and the progress of training after it."""
         keys = [checkpoint.key for checkpoint in self.inventory.checkpoints]
         place = keys.index(chosen.key)
         hindered = None if self.report is None else self.report.judgements[place].note
@@ -425,7 +425,7 @@ def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Fin
     if log is None and question.threshold is not None:
         return (no_log(),)
     has_health = bool(logs.detected or logs.timelines)
-    # A log without any other purpose shows the last step of the training.
+    # A log without any other purpose shows the last step of the run.
     is_alone = question.threshold is None and not question.timeline and question.spike is None
     needs_none = question.threshold is None and not is_alone and (has_health or not question.timeline)
     if log is None or log.metrics or needs_none:

@@ -1,4 +1,4 @@
-"""Loss of a choice according to a log: the steps after the chosen save, and their duration."""
+"""Training lost by a choice, according to a log: the steps after the chosen save, and their duration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
     """Add the steps in a log after the chosen save, and their duration by its times.
 
     Args:
-        point: As the saves tell it.
+        point: The resume point according to the saves.
         attempts: Each start of the training, in the order of time.
         home: The one that saved the chosen checkpoint.
     """

@@ -52,18 +52,18 @@ class Trace:
     def __init__(self) -> None:
         """Begin before the first step."""
         self.steps: array[int] | list[int] = array("q")
-        self._losses = array("d")  # of each step; NaN if it shows none
+        self._losses = array("d")  # by step; NaN if the step shows no value
         self.skipped: set[Step] = set()
-        """Those that the trainer says it skipped."""
+        """Steps that the trainer logged as skipped."""
         self.skipped_at_end = 0
-        """So many of the last steps were, and not for an overflow."""
+        """Number of consecutive steps at the end that were skipped, not because of an overflow."""
         self.clock: SampleClock | None = None
         self.unseen = 0
         self.without_norm = 0
         self._counted: StepMetrics | None = None  # the last row that shows the samples consumed
 
     def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
-        """Yield the steps on, as they are."""
+        """Yield the steps unchanged."""
         last: Step | None = None
         for row in metrics:
             if last is not None and row.step > last + 1:
@@ -71,7 +71,7 @@ class Trace:
             last = row.step
             try:
                 self.steps.append(row.step)
-            except OverflowError:  # implausible for a training, but a log may contain it
+            except OverflowError:  # implausible for a training run, but a log may contain it
                 self.steps = [*self.steps, row.step]
             self._losses.append(math.nan if row.loss is None else row.loss)
             self.without_norm += row.global_norm is None
@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def newest(self) -> Step:
-        """The last step of the training; 0 if none is shown."""
+        """The last step of the run; 0 if the log shows no step."""
         return Step(max(self.steps, default=0))
 
     def losses(self) -> Iterator[tuple[Step, float]]:
@@ -101,7 +101,7 @@ class Trace:
 
 
 def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None = None) -> ReplayResult:
-    """Return the policy's events, their cost, and the steps that the log allows to judge.
+    """Return the policy's events, their cost, and the steps that the log allows the policy to judge.
 
     Args:
         policy: The rule.
@@ -161,7 +161,7 @@ def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | Non
 
 
 def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
-    """Return neighbouring steps together."""
+    """Group neighbouring steps."""
     spans: list[SkippedSpan] = []
     for step, norm in lost:
         peak = norm if norm is not None and math.isfinite(norm) else None
@@ -178,7 +178,7 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
 def courses_of(
     policy: Policy | None, full_timeline: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
 ) -> LineageTimelines:
-    """Return the suspect steps by the policy on the lineage of each start of the training.
+    """Return the suspect steps by the policy on the lineage of each start of the training run.
 
     Args:
         policy: The rule; None if suspect parts are given by time, independent of the start.

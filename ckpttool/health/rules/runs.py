@@ -13,10 +13,10 @@ from ckpttool.core.domain.units import Step
 from ckpttool.health.model.events import SavedCheckpoint
 
 _MOST_OPTIONS = 2000
-"""Runs times attempts: forty of the one and fifty of the other. More take seconds, and no training has so many."""
+"""Maximum product of runs and attempts: forty times fifty, for example. No training run has more."""
 
 _STRIDE_ROWS = 10
-"""Steps at the start of an attempt that tell how often the trainer prints."""
+"""Number of steps at the start of an attempt that show the logging interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Home:
     attempts: tuple[int, ...]
     """The attempts that may have saved it, ascending."""
     sure: bool
-    """Whether it was one of them. Else the logs show its step, perhaps of other starts of the training alone."""
+    """Whether one of these attempts saved it; otherwise the logs may show its step only for other starts."""
 
     @property
     def known(self) -> int | None:
@@ -41,9 +41,9 @@ class LoggedStep:
     row: StepMetrics | None
     """None if they have no entry, or it is unknown which of several starts saved it."""
     embedding_local_norm: float | None = None
-    """Of the last update that was applied: a dropped one at that step left the weights as they were."""
+    """Value at the last applied update, because a dropped update does not change the weights."""
     is_doubtful: bool = False
-    """Whether they show its step, but possibly not at its save."""
+    """Whether the logs show its step, but possibly not at its save."""
 
 
 _NOWHERE = Home(attempts=(), sure=True)
@@ -55,10 +55,10 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
 
     All saves of a run come from one start of the training, and a later run comes from a later start. So runs are
     assigned to attempts in order. A run fits an attempt that shows all of its steps, and as many runs as possible are
-    assigned. If some remain, the assignment must also use as many attempts as possible. All such assignments count: if
-    two of them differ about a run, its attempt is unknown. A run may have only some of its steps in the log, because
-    the log lost its beginning or its end; it is then assigned to an attempt that fits no other run. A run without any
-    attempt is in none of the logs, for example because each start overwrites the log.
+    assigned. If some remain, the assignment must also use as many attempts as possible. If two such assignments differ
+    for a run, its attempt is unknown. A run may have only some of its steps in the log, because the log lost its
+    beginning or its end; it is then assigned to an attempt that fits no other run. A run without any attempt is in none
+    of the logs, for example because each start overwrites the log.
 
     Steps are compared only within one run and its own log: with another batch size a trainer may restart the count, and
     does so in both. If a layout has no runs, each attempt that shows the step may have saved it.
@@ -88,7 +88,7 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
 
 
 def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> LoggedStep:
-    """Return the logs' line of a checkpoint's step: of its attempt, or if all possible ones agree."""
+    """Return the logs' line for a checkpoint's step: from its attempt, or from any if all possible attempts agree."""
     if save.step is None:
         return LoggedStep(row=None)
     showing = [attempts[place] for place in home.attempts] if attempts is not None else []
@@ -101,13 +101,13 @@ def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt
 
 
 def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics], Step | None]:
-    """Return the steps behind the weights of an attempt: its own, and those that it continued from.
+    """Return the steps that led to the weights of an attempt: its own, and those that it continued from.
 
     With a larger batch size a start may count its steps lower than the save that it continued from, while the samples
     continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
 
     Returns:
-        The steps, ascending; and the last step from which the training counted lower, None if it never did.
+        The steps, ascending; and the last step from which a start counted lower, None if no start did.
     """
     rows: list[StepMetrics] = []
     lower_from = None
@@ -125,7 +125,7 @@ def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics
 def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
     """Return how many steps a start with a larger batch size continued from, by the samples; else 0.
 
-    With an equal batch size, more samples at the same step are data that were left out: the training did go back.
+    With an equal batch size, more samples at the same step are data that were skipped: the run did go back.
     """
     place = _place(rows, attempt.first)
     first = next((row for row in attempt.rows if row.consumed_samples is not None), None)
@@ -173,9 +173,9 @@ class _Span:
 
     attempt: LogAttempt
     stride: int
-    """Every how many steps the trainer prints one."""
+    """Logging interval of the trainer in steps."""
     finest: int
-    """The same, over all attempts: a longer gap may be one between two starts."""
+    """The same over all attempts; a longer gap may be between two starts."""
 
     @property
     def first(self) -> Step:
@@ -186,7 +186,7 @@ class _Span:
         return self.attempt.last
 
     def holds(self, steps: Sequence[Step]) -> int:
-        """Return how many saves of a run, ascending, have their step here; 0 if it cannot be this attempt."""
+        """Return how many ascending saves of a run have their step in this attempt; 0 if it is another attempt."""
         if self.attempt.begun and steps[0] <= self.first - self.stride:
             return 0  # saved before this start
         if self.attempt.ended and steps[-1] >= self.last + self.stride:
@@ -213,20 +213,20 @@ class _Span:
 
 
 _Option = tuple[int, int]
-"""A run and an attempt, by their places."""
+"""A run and an attempt, by index."""
 
 
 def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
-    """Assign runs, oldest first, to the attempts, and return the possible places of each."""
+    """Assign runs, oldest first, to the attempts, and return the possible attempts of each."""
     if len(runs) * len(spans) > _MOST_OPTIONS:
         return [_ANYWHERE] * len(runs)
     fits_runs = [[span.holds(steps) for span in spans] for steps in runs]
     fits = [[number == len(steps) for number in row] for steps, row in zip(runs, fits_runs, strict=True)]
     most, best = _best(runs, fits, shared=1)
-    if most < len(runs):  # the log is missing some, and perhaps those that would fit, too
+    if most < len(runs):  # the log lacks some attempts, perhaps those that would fit
         best = sorted({*best, *_best(runs, fits, shared=0)[1]})
     placed = {run for run, _ in best}
-    # Of the others, the log is missing something.
+    # The log lacks part of the other runs.
     parts = [
         (run, place)
         for run, row in enumerate(fits_runs)
@@ -250,10 +250,10 @@ def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option
 
 
 def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -> bool:
-    """Return whether two runs cannot have these places together: a later run is never of an earlier attempt.
+    """Return whether two runs exclude these attempts: a later run never belongs to an earlier attempt.
 
-    Two runs share an attempt if the log does not show the start between them: then one's saves end before the
-    other's begin.
+    Two runs share an attempt if the log does not show the start between them: then the saves of one end before those of
+    the other begin.
     """
     (earlier, before), (later, after) = sorted((first, second))
     return before > after or (before == after and runs[earlier][-1] >= runs[later][0])
@@ -262,7 +262,7 @@ def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -
 def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> tuple[int, list[_Option]]:
     """Return the largest number of assigned runs, and all optimal options; with `shared` 0, attempts."""
     forward = _most(runs, fits, shared)
-    # The same from behind: the order of all is turned round, that of steps by their sign.
+    # The same backwards: runs and attempts are reversed, and so are steps by their sign.
     turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
     reversed_rows = [row[::-1] for row in _most(turned, [row[::-1] for row in fits[::-1]], shared)[::-1]]
     best = max((number for row in forward for number in row), default=0)
@@ -276,12 +276,12 @@ def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, sha
 
 
 def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:
-    """Return for each run and attempt the best count of the runs up to this one, if it is there.
+    """Return for each run and attempt the best count of the runs up to this one, if it belongs to that attempt.
 
     Args:
         runs: The steps of each, ascending.
         fits: For each run, whether an attempt shows all of them.
-        shared: The count of a run in the same attempt as the previous one; any other counts 1.
+        shared: The count of a run in the same attempt as the previous one; any other run counts 1.
     """
     most: list[list[int]] = []
     for run, row in enumerate(fits):

@@ -1,4 +1,4 @@
-"""From events to suspect parts of a training, and to their checkpoints."""
+"""The suspect parts of a training run according to events, and their checkpoints."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ckpttool.health.model.events import (
 from ckpttool.health.rules.runs import Home, course
 
 SETTLED_AFTER = 10
-"""Steps without an event after which a spike is over: a curve that calms down still trembles."""
+"""Number of steps without an event after which a spike is over, because a recovering curve still fluctuates."""
 
 
 _MOST_COURSES = 8
-"""Starts that may have saved one checkpoint and are all judged; of more no one can tell which one it was."""
+"""Maximum number of starts judged for one checkpoint; with more candidates, the right one is unknown."""
 
 
 def timeline(
@@ -41,15 +41,15 @@ def timeline(
 ) -> HealthTimeline:
     """Return the suspect parts according to the events.
 
-    A spike lasts from its first event until the first step shown after its last one. A strike makes everything
-    suspect from the *first* event of its group on, which by default may lie eight hours back: that a unit computes
-    wrongly shows late, and what it wrote into the weights stays there.
+    A spike lasts from its first event until the first step shown after its last event. A strike makes everything
+    suspect from the *first* event of its group on, by default up to eight hours earlier: a faulty unit is detected
+    late, and its errors stay in the weights.
 
     Args:
         events: Of any number of policies.
-        steps: Steps that the logs show, ascending: only there can a spike be seen to be over.
+        steps: Steps that the logs show, ascending: only these can show that a spike is over.
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
-        judged: The steps at which a policy could have noticed a spike.
+        judged: The steps at which a policy could have detected a spike.
     """
     all_events = tuple(events)
     strikes = [_strike(event, margin_minutes) for event in all_events if event.kind in _STRIKES]
@@ -73,7 +73,7 @@ class LineageTimelines:
         *,
         on_any: HealthTimeline,
     ) -> None:
-        """Take the suspect parts in total.
+        """Store the suspect parts in total.
 
         Args:
             full_timeline: By all logs, the last attempt at each step.
@@ -88,7 +88,7 @@ class LineageTimelines:
         self._known: dict[int, HealthTimeline] = {}
 
     def of(self, attempt: int | None) -> HealthTimeline:
-        """Return the suspect parts on the lineage of an attempt; for None those of any."""
+        """Return the suspect parts on the lineage of an attempt; for None, those independent of the attempt."""
         if attempt is None or self._attempts is None:
             return self._on_any
         if len(self._attempts) == 1:
@@ -100,7 +100,7 @@ class LineageTimelines:
         return self._known[attempt]
 
     def refuse_hidden_spike(self, around: Step | None) -> None:
-        """Refuse to choose by step around a spike whose steps a later start counted again, with a larger batch size.
+        """Refuse to choose by step around a spike whose steps a later start renumbered, with a larger batch size.
 
         Args:
             around: The spike nearest to this step; None: the last one.
@@ -152,7 +152,7 @@ def _is_spike_before(interval: SuspectInterval, step: Step) -> bool:
 
 
 def _named_by(line: HealthTimeline, lower_from: Step) -> HealthTimeline:
-    """Name spikes from before a change of the batch size by that change: their steps were renumbered."""
+    """Label spikes before a change of the batch size with that change, because their steps were renumbered."""
     intervals = (
         replace(interval, reason=f"a spike from before step {lower_from}, where the batch size became larger")
         if _is_spike_before(interval, lower_from)
@@ -176,7 +176,7 @@ def mark_by_start(
     """Return each checkpoint with its position, on the lineage of the start that saved it.
 
     Args:
-        line: By all logs, the last attempt at each step: for checkpoints that no start did again.
+        line: By all logs, the last attempt at each step: for checkpoints whose steps no start repeated.
         saves: The checkpoints.
         homes: Which attempts in the logs may have saved each of them.
         line_of: The timeline of an attempt's own lineage; for None, the part independent of the start.
@@ -216,7 +216,7 @@ def _order(interval: SuspectInterval) -> tuple[float, float, str]:
 
 def _strike(event: HealthEvent, margin_minutes: float) -> SuspectInterval | None:
     time, step = event.since_time, event.since_step
-    if time is None and step is None:  # nothing but the strike itself
+    if time is None and step is None:  # only the strike itself
         time, step = event.time, event.step
     if time is None and step is None:
         return None
@@ -250,7 +250,7 @@ def _spikes(events: Sequence[HealthEvent], steps: Sequence[Step]) -> Iterator[Su
 def _spike(
     group: list[HealthEvent], last: Step, steps: Sequence[Step], shifts: frozenset[Step | None]
 ) -> SuspectInterval:
-    """Return the part of one spike. One that became the usual level is not detected any more, but has not recovered."""
+    """Return the suspect part of one spike. One that became the usual level is not detected, but has not ended."""
     first = group[0].step
     after = bisect_right(steps, last)
     shifted = any(event.step in shifts for event in group)
@@ -283,7 +283,7 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
 
 
 def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
-    """Return whether the checkpoint was saved inside; None if that is unknown."""
+    """Return whether the checkpoint was saved inside the part; None if unknown."""
     if interval.first_time is not None:
         return None if save.time is None else save.time >= interval.first_time
     if save.step is None or interval.first_step is None:

@@ -16,10 +16,10 @@ from ckpttool.trainers.registry import trainers
 def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
     """Show how the real parser reads a configuration of feature detection.
 
-    A line of a log that ends with `NAME=` and the configuration is a configuration, too.
+    A log line that ends with `NAME=` and the configuration is also accepted.
 
     Raises:
-        UsageError: There is no such dialect, or it has no such string.
+        UsageError: There is no such dialect, or it has no configuration string.
     """
     dialect_known = _with_variable(dialect)
     setting = re.split(rf"(?:^|\s){dialect_known.variable}=", text)[-1]
@@ -30,7 +30,7 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
     """Write a configuration of feature detection that the real parser reads as intended.
 
     Raises:
-        UsageError: There is no such dialect, or a number that its parser refuses.
+        UsageError: There is no such dialect, or its parser refuses a number.
     """
     dialect_known = _with_variable(dialect)
     try:
@@ -46,7 +46,7 @@ def asd_defaults(dialect: str | None = None) -> AsdConfig:
     """Return the default settings of feature detection.
 
     Raises:
-        UsageError: There is no such dialect, or it has no such string.
+        UsageError: There is no such dialect, or it has no configuration string.
     """
     return defaults(_with_variable(dialect))
 

@@ -1,4 +1,4 @@
-"""Evidence of logs for the choice of a checkpoint."""
+"""Evidence in logs for the choice of a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gather(
     Args:
         inventory: The inventory with recorded health; with sizes and times if strikes have times.
         question: The logs, and how to judge them.
-        root: The path of the tree: logs next to it are used, too.
+        root: The path of the tree; logs next to it are also used.
         stages: Pipeline stages, if known.
         ignore: Do not use health as a reason.
 
@@ -68,7 +68,7 @@ def timeline_in(path: str) -> HealthTimeline | None:
     """Read a saved replay; None if the file is not one, but possibly a log.
 
     Raises:
-        UsageError: It begins like one, and is not.
+        UsageError: It begins like a saved replay, but is not one.
     """
     try:
         if not os.path.isfile(path):  # a pipe can be read only once, and a device has no end

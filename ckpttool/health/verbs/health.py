@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 LOCK_SECONDS = 60.0
-"""Time to wait for another ckpttool that writes the health file: each keeps the lock for milliseconds."""
+"""Seconds to wait for another ckpttool that writes the health file: each needs the lock for milliseconds."""
 
 
 def health(
@@ -44,7 +44,7 @@ def health(
     """Check which checkpoints are healthy: by the training log, the recorded health, and the shards.
 
     Args:
-        tree: The answer of `scan`, or which tree.
+        tree: The answer of `scan`, or the tree to scan.
         question: The threshold and the evidence to judge by.
         verdicts: The verdicts on its checkpoints at level NUMERICS, to judge the shards as well.
 
@@ -98,7 +98,7 @@ def _config_near(tree: Tree, name: str) -> str | None:
 
 
 def assert_writable(tree: Tree, question: HealthQuestion) -> None:
-    """See that a record can be written for a tree, and a threshold is given for it.
+    """Check that a record can be written for a tree, and that a threshold is given.
 
     Raises:
         UsageError: No threshold is given, or the trainer has no health file.
@@ -117,7 +117,7 @@ def assert_writable(tree: Tree, question: HealthQuestion) -> None:
 
 
 def _nameless(tree: Tree) -> dict[str, Refusal]:
-    """Return, for each checkpoint without a name in the health file, why it has none."""
+    """Return, for each checkpoint without a name in the health file, the reason."""
     named = ((checkpoint, tree.layout.recorded_name(checkpoint)) for checkpoint in tree.inventory.checkpoints)
     return {checkpoint.name: name for checkpoint, name in named if isinstance(name, Refusal)}
 

@@ -42,7 +42,7 @@ _STAND_IN = (
 Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
 
 _CALIBRATES = ("global_norm", "embedding_local_norm")
-"""The fields for thresholds; of several logs the time also shows which one is later."""
+"""The fields for thresholds; if there are several logs, the time also shows which is later."""
 
 
 def _patterns(logs: Logs) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
 
     Args:
         question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
-        tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.
+        tree: Its checkpoints are compared with the timeline; scanned with sizes, for the times of their saves.
 
     Raises:
         UsageError: A log does not exist, the policy has no such setting, or there is no spike to resume past.

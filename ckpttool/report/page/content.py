@@ -45,7 +45,7 @@ class Lead:
 
     tone: Tone
     word: str
-    """The answer in a word or two."""
+    """The answer in one or two words."""
     headline: str
     sentences: tuple[str, ...]
     passed: tuple[tuple[str, str], ...]
@@ -54,9 +54,9 @@ class Lead:
     """Number of newer checkpoints that `passed` leaves out."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
-    """Settings for the trainer: the place, in words, and a text to copy."""
+    """Settings for the trainer: a description of the place, and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
-    """Files to rename before: from, to."""
+    """Files to rename first: old and new name."""
     more_first: int = 0
     """Number of renames that `first` leaves out."""
     remarks: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ _TOLD_AT = {
     "config": "Set in the config",
     "code": "Set in the code",
 }
-"""By the word that `fragment` uses."""
+"""By the key that `fragment` uses."""
 
 
 def _unknown_at(kind: str) -> str:
@@ -118,14 +118,14 @@ def _unknown_at(kind: str) -> str:
 
 
 _MOST_RENAMES = 20
-"""Renames listed one by one: thousands of ranks may need one each."""
+"""Maximum number of listed renames: thousands of ranks may need one each."""
 
 _MOST_PASSED = 4
-"""Rejected checkpoints that the answer itself names; the table has all."""
+"""Maximum number of rejected checkpoints in the answer; the table lists all."""
 
 
 def _why(rejection: Rejection) -> str:
-    """Summarize the reasons against a checkpoint, most severe first: `damaged on ranks 30-31 of 48`."""
+    """Summarize the reasons for rejecting a checkpoint, most severe first: `damaged on ranks 30-31 of 48`."""
     grave: dict[Row, list[Finding]] = {}
     for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
         if reason.severity > Severity.NOTE:
@@ -163,7 +163,7 @@ def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One checkpoint, in a line."""
+    """One checkpoint, on one line."""
 
     checkpoint: Checkpoint
     name: str
@@ -172,7 +172,7 @@ class Save:
     size: str
     verdict: str
     tone: Tone
-    """Word of the verdict."""
+    """The verdict in one word."""
     health: str
     health_tone: Tone
     fate: str
@@ -240,7 +240,7 @@ def _fate(rejection: Rejection | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFinding:
-    """One finding, with its place."""
+    """One finding and its location."""
 
     finding: Finding
     save: str
@@ -261,11 +261,11 @@ class Kind:
     code: Row
     severity: Severity
     title: str
-    """Its title in the manual."""
+    """The code's title in the manual."""
     fixes: tuple[str, ...]
     """The remedies, each once, the most frequent first."""
     findings: tuple[PlacedFinding, ...]
-    """The findings listed one by one."""
+    """The findings that are listed individually."""
     total: int
     where: tuple[tuple[str, str], ...]
     """Checkpoints and their ranks, if that is shorter than the list."""
@@ -279,7 +279,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
 
     Args:
         report: All known facts.
-        most: Findings listed one by one, over all kinds; at least one of each kind.
+        most: Maximum number of findings listed individually, over all kinds; at least one of each kind.
     """
     groups: dict[tuple[Severity, Row], list[PlacedFinding]] = {}
     for finding in all_findings(report):
@@ -313,13 +313,13 @@ def _where(those: Sequence[PlacedFinding]) -> tuple[tuple[str, str], ...]:
     for item in those:
         if item.finding.ranks:
             ranks.setdefault(item.save, set()).update(item.finding.ranks)
-    if sum(map(len, ranks.values())) <= len(ranks):  # the table is equally short
+    if sum(map(len, ranks.values())) <= len(ranks):  # the table is just as short
         return ()
     return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])
 
 
 def all_findings(report: TreeReport) -> list[PlacedFinding]:
-    """Return every finding once, those of the newest checkpoint first; then those about the tree."""
+    """Return every finding once: those of the newest checkpoint first, those about the tree last."""
     decision = report.resolution.decision
     places: list[tuple[str, Iterable[Finding]]] = [
         (verdict.name, verdict.findings) for verdict in report.verification.verdicts
@@ -386,7 +386,7 @@ _STOPPED = {
 
 
 def log_notes(report: TreeReport) -> list[str]:
-    """Return the places at which the log shows that training stopped or went back, a clause for each."""
+    """Return one clause for each point at which, according to the log, training stopped or went back."""
     reported_lines = []
     for note in report.notes:
         if note.kind is NoteKind.REWIND and note.step is not None:

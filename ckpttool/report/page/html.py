@@ -1,4 +1,4 @@
-"""The page for a browser: one file without a script, a font or a request, light or dark as the browser prefers."""
+"""The page for a browser: one file without scripts, fonts or requests, light or dark as the browser prefers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MOST_FINDINGS = 200
-"""Findings listed one by one; others are counted."""
+"""Maximum number of findings listed individually; others are counted."""
 
 MOST_SAVES = 200
 """Number of checkpoints that are drawn, newest first; the rest is counted."""
 
 COLUMNS, COARSE = 512, 128
-"""Number of labels of the map; more faults in a save are not shown one by one."""
+"""Maximum number of labels on the map; further faults in a save are not labelled."""
 
 
 def html(report: TreeReport) -> str:
@@ -98,14 +98,14 @@ class _Chart:
     steps: Sequence[tuple[float, str]]
     """Horizontal position in per cent, and the step."""
     limit: tuple[float, str] | None
-    """The same for the threshold."""
+    """Vertical position and value of the threshold."""
     marks: Sequence[tuple[float, str, str]]
     """The saves: horizontal position in per cent, health, and name with step."""
     summary: str
 
 
 _TALL = 0.09
-"""Share of the height: closer labels would overlap."""
+"""Minimum distance as a share of the height: closer labels would overlap."""
 
 
 def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
@@ -136,7 +136,7 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
 
 
 _APART = 0.2
-"""Share of the width: as above."""
+"""The same as a share of the width."""
 
 
 def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:

@@ -13,16 +13,16 @@ from ckpttool.report.model import TreeReport
 from ckpttool.report.page import content
 
 MOST_FINDINGS = 20
-"""Findings listed one by one; others are counted."""
+"""Maximum number of findings listed individually; others are counted."""
 
 MOST_SAVES = 50
 """Number of checkpoints in the table, newest first."""
 
 MOST_CHARACTERS = 60_000
-"""Characters of a page: a comment on a pull request may have 65,536."""
+"""Maximum characters of a page: a comment on a pull request may have 65,536."""
 
 _MOST_OF_A_CELL = 400
-"""Characters of a cell: names and messages may be as long as the file system allows."""
+"""Maximum characters of a cell: names and messages may be as long as the file system allows."""
 
 MARKER = "<!-- ckpttool report -->"
 """The first line, which identifies a file as an earlier report."""
@@ -68,7 +68,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines to be copied literally, in a fence that no line ends."""
+    """Yield lines to be copied literally, in a fence that no line can close."""
     fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
     yield from (fence, *lines, fence)
 

@@ -1,7 +1,7 @@
-"""Pictures of a page, made of lines: strips of ranks, and curves over steps.
+"""The pictures on a page, drawn with lines: strips of ranks, and curves over steps.
 
-They stretch with the page, so they contain no text: it would shrink with the picture. Lines and dots must not change
-with the width, so they are strokes that do not scale; a dot is a line of length zero with round ends.
+They stretch with the page, so they contain no text: it would shrink with the picture. Lines and dots must look the same
+at any width, so they are strokes that do not scale; a dot is a line of length zero with round ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _BAR = (3, 6)
 """Top and height of the bar of intact ranks; other marks are taller."""
 
 _LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
-"""Least width of a bad mark in units: one of ten thousand ranks must be visible, and a hollow mark recognizable."""
+"""Minimum width of a bad mark in units: one rank in ten thousand must be visible, and a hollow mark recognizable."""
 
 _CLASS = {Mark.GOOD: "ok", Mark.DOUBT: "doubt", Mark.MISSING: "gone", Mark.DAMAGED: "bad"}
 
 _SINGLE = 64
-"""Number of columns up to which there are gaps between them."""
+"""Maximum number of columns with gaps between them."""
 
 
 def strip(row: Row, columns: int, title: str) -> str:
-    """Draw the ranks of one save: a bar of the intact ones, and on it the others, larger than to scale."""
+    """Draw the ranks of one save: a bar for the intact ranks, and on it the other ranks, enlarged."""
     unit = STRIP / max(columns, 1)
     good = [span for span in row.spans if span.mark is Mark.GOOD]
     bad = [span for span in row.spans if span.mark is not Mark.GOOD]
@@ -125,7 +125,7 @@ class Scale:
 
 
 def round_values(low: float, high: float) -> list[float]:
-    """Return two to six round values in between."""
+    """Return two to six round values between the lowest and the highest."""
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
