@@ -174,7 +174,7 @@ class Guard:
         """Number of steps so far, applied or not: the number of the last step."""
         self._began = self.step  # here, or at the restored step
         self.applied = True
-        """Whether the last update was applied. Check it if the learning rate must not advance after a dropped update."""
+        """Whether the last update was applied. Check it if the learning rate must not advance after a drop."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
         self.switched_on = "code"

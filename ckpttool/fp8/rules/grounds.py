@@ -1,4 +1,4 @@
-"""Whether experiments on a candidate are useful, where they start, and how long they run."""
+"""Whether experiments on a candidate are useful, their starting point, and their length."""
 
 from __future__ import annotations
 
