@@ -77,7 +77,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     (tmp_path / "mine.txt").write_text("mine\n")
     for target, why in (
         ("mine.txt", "contains no numbers of ckpttool"),
-        (path, "is the file to read"),
+        (path, "is the input file"),
         ("no/x", "does not exist"),
     ):
         said = ask("fp8", "probe", path, "--stats", target)

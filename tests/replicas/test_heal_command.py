@@ -118,7 +118,7 @@ def test_repair_without_a_word_names_the_commands_that_apply_it_and_the_checkpoi
     said = ask("repair", "output", "-q")
     assert said.code == 0
     assert "`repair shards --apply` rebuilds it." in said.stdout
-    assert said.stdout.endswith("Repair the shards first: then the records should name 20_2.\n")
+    assert said.stdout.endswith("Repair the shards first; after that, the records should point to 20_2.\n")
 
 
 @pytest.mark.parametrize("command", ["shards", "pointer"])
