@@ -422,7 +422,7 @@ def resolve(
         health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
             --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: the logs above DIR.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
@@ -439,7 +439,7 @@ def resolve(
             since.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
-        config: Training config, for world size, batch size and sink size.
+        config: Training config, to read world size, batch size and sink size from.
         strict: Exit with 10 if a newer checkpoint was skipped.
         simulate: Also show what the trainer itself would load: own (this tree's trainer) or a trainer's name.
         simulate_mindformers: Same as --simulate, for this version of MindFormers.
@@ -485,11 +485,11 @@ def health(
         root: Path of the checkpoint folder on the machines that wrote the parts.
         skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
         threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy.
-        log: Training log; repeatable. Default: the logs above DIR.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         write: Update health_ckpts.json from the log, and keep the old file as .bak.
-        from_weights: Read every shard to find NaN and infinity, and to compute embedding norms.
-        config: Training config, for world size, batch size and sink size.
+        from_weights: Read every shard to find NaN and infinite values, and to compute embedding norms.
+        config: Training config, to read world size, batch size and sink size from.
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.
@@ -517,7 +517,7 @@ def scale_skip(
     """Compute the number of batches to skip after the global batch size changed.
 
     Args:
-        path: Tree to take the steps and the old batch size from, at its resume point. Or `DataQuestion`.
+        path: Checkpoint tree whose resume point provides the steps and the old batch size. Or `DataQuestion`.
         new_gbs: New global batch size.
         gbs: The same as `new_gbs`.
         old_gbs: Previous global batch size.
@@ -703,7 +703,7 @@ def launch(
         health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
             --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: the logs above DIR.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
@@ -821,7 +821,7 @@ def preflight(
         health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
             --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: the logs above DIR.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
@@ -983,7 +983,7 @@ def report(
         health_threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy; needs a log. Also:
             --threshold.
         threshold: The same as `health_threshold`.
-        log: Training log; repeatable. Default: the logs above DIR.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         spikes_from: Skip checkpoints that are suspect by this log or the JSON of `log replay`. Also: --health-timeline.
         health_timeline: The same as `spikes_from`.
@@ -1003,7 +1003,7 @@ def report(
         output: File to write: a new file or an earlier report; - for stdout.
         engine: Read in this process, or on the nodes of a running Ray cluster.
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
-        config: Training config, for world size, batch size and sink size.
+        config: Training config, to read world size, batch size and sink size from.
         simulate: Also show what the trainer itself would load: own (this tree's trainer) or a trainer's name.
         simulate_mindformers: Same as --simulate, for this version of MindFormers.
 
@@ -1164,7 +1164,7 @@ def heal(
         from_: Copy from this rank. Default: the best-supported candidate.
         tensor: Replace only this tensor, if the rest is intact.
         apply: Make the changes; without this option, nothing is changed.
-        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        grace: Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).
         dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
@@ -1232,11 +1232,11 @@ def prune(
         prefix: Use only files with this name prefix, if several runs share DIR.
         apply: Make the changes; without this option, nothing is changed.
         level: How thoroughly to check the remaining checkpoints. Default: recorded checksums, else headers.
-        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        grace: Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).
         wait: Wait up to this long for a save in progress, such as 10m (a bare number is minutes).
         trash_days: Keep deleted checkpoints in the trash for this long, such as 7d (a bare number is days).
         max_age: Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).
-        config: Training config, for world size, batch size and sink size.
+        config: Training config, to read world size, batch size and sink size from.
         dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
@@ -1280,11 +1280,11 @@ def repair_meta(
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
         root: Path of the checkpoint folder on the machines that wrote the parts.
         skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
-        config: Training config, for world size, batch size and sink size.
+        config: Training config, to read world size, batch size and sink size from.
         checkpoint: Point to this checkpoint instead of the newest intact one.
         prefix: Use only files with this name prefix, if several runs share DIR.
         apply: Write the records; without this option, nothing is changed.
-        grace: Refuse while a file is younger than this, as during a save (a bare number is seconds).
+        grace: Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).
         dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
@@ -1322,7 +1322,7 @@ def replay(
         logs: Logs, folders of logs, globs, or - for stdin. Or `ReplayQuestion`.
         policy: Policy to replay. Default: skip for MindFormers logs, else zscore.
         threshold: For skip: norm (3.0). For zscore, zclip and olmo: standard deviations (7, 2.5, 6).
-        count: For skip: stop at the N-th skipped step in a row (10).
+        count: With skip: stop at the Nth consecutive skipped step (10).
         nan: For skip: strict counts NaN toward the stop, as-mindformers does not.
         dialect: For features: torch_npu, mindspore or mindformers.
         asd_config: For features: value of NPU_ASD_CONFIG; see ckpttool asd.
@@ -1543,7 +1543,7 @@ def fp8_plan(
     devices: int | None = None,
     **unknown: NoReturn,
 ) -> Fp8Plan | NoPlan:
-    """Write the folders of the experiments that find the cause.
+    """Write the folders of experiments to find the cause.
 
     Args:
         directory: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PlanQuestion`.
@@ -1559,10 +1559,10 @@ def fp8_plan(
         te_version: Version of Transformer Engine; some rules depend on it.
         recipe: Recipe of the candidate, if its log does not print it.
         round: Plan round N, based on the logs so far.
-        checkpoint_step: Start from the checkpoint of this step, without checking it.
+        checkpoint_step: Start from the checkpoint at this step, without checking it.
         horizon: Steps per experiment. Default: as many as the gap needs.
-        stats: Log with debug-feature statistics, to plan the worst layers first; repeatable.
-        devices: Also show the cost in device-hours.
+        stats: Log with debug-feature statistics, to test the worst layers first; repeatable.
+        devices: Number of devices; the cost is also shown in device-hours.
 
     Raises:
         UsageError: The framework does not support FP8 training, or a round's input is missing.

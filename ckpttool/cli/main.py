@@ -49,7 +49,7 @@ MORE = {
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
     "log": Place("health.commands_log", "Replay a policy on a training log, or compute thresholds from it."),
     "guard": Place("guard.commands", "Show what happened in a guarded run, and replay a NaN step."),
-    "fp8": Place("fp8.commands", "Check whether FP8 hurts a training run, why, and what fixes it."),
+    "fp8": Place("fp8.commands", "Find out whether FP8 hurts a training run, why, and how to fix it."),
     "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
     "explain": Place("cli.explain", "Explain a finding, a verdict or an exit code."),
     "guide": Place("core.commands.guide", "Show a page of the manual, offline."),
@@ -66,7 +66,7 @@ OLD_NAMES = {
     "lint-config": Place(
         "core.commands.lint_config", "Check training configs for mistakes that trainers report late, or never."
     ),
-    "heal": Place("replicas.commands", "Rebuild lost or damaged shards from proven copies."),
+    "heal": Place("replicas.commands", "Rebuild lost or damaged shards from verified copies."),
     "repair-meta": Place(
         "retention.commands_repair_meta", "Point meta.json or the tracker at the newest intact checkpoint."
     ),

@@ -45,7 +45,7 @@ app = command_group("fp8")
     }
 )
 def fp8() -> None:
-    """Check whether FP8 hurts a training run, why, and what fixes it.
+    """Find out whether FP8 hurts a training run, why, and how to fix it.
 
     Example: ckpttool fp8 probe output/checkpoint
     """
@@ -263,7 +263,7 @@ class PlanOptions:
             "--checkpoint-step",
             min=0,
             metavar="STEP",
-            help="Start from the checkpoint of this step, without checking it.",
+            help="Start from the checkpoint at this step, without checking it.",
         ),
     ] = None
     horizon: Annotated[
@@ -277,12 +277,17 @@ class PlanOptions:
         typer.Option(
             "--stats",
             metavar="LOG",
-            help="Log with debug-feature statistics, to plan the worst layers first; repeatable.",
+            help="Log with debug-feature statistics, to test the worst layers first; repeatable.",
         ),
     ] = None
     devices: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Also show the cost in device-hours.", rich_help_panel="Launch"),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of devices; the cost is also shown in device-hours.",
+            rich_help_panel="Launch",
+        ),
     ] = None
 
     def question(self, tree: str | None, curves: CurvesQuestion | None) -> PlanQuestion:
@@ -323,7 +328,7 @@ def plan(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Plan experiments that find the cause, with the changes and possible outcomes of each.
+    """Plan experiments to find the cause, and list the changes and possible outcomes of each.
 
     Writes one folder per experiment. All start from the newest good checkpoint before the gap, to be comparable.
     Starts no run and edits no config.

@@ -40,7 +40,9 @@ def health(
     from_weights: Annotated[
         bool,
         Option(
-            "--from-weights", "Read every shard to find NaN and infinity, and to compute embedding norms.", "Evidence"
+            "--from-weights",
+            "Read every shard to find NaN and infinite values, and to compute embedding norms.",
+            "Evidence",
         ),
     ] = False,
     config: ConfigPath = None,

@@ -50,7 +50,10 @@ class PolicyOptions:
     count: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="For skip: stop at the N-th skipped step in a row (10).", rich_help_panel="Policy"
+            min=1,
+            metavar="N",
+            help="With skip: stop at the Nth consecutive skipped step (10).",
+            rich_help_panel="Policy",
         ),
     ] = None
     nan: Annotated[

@@ -30,7 +30,7 @@ def heal(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Rebuild lost or damaged shards from proven copies.
+    """Rebuild lost or damaged shards from verified copies.
 
     Data-parallel ranks save the same tensors. A shard is a proven copy if the trainer's layout record says so, if
     it matches the seal of the lost shard, or if both ranks are equal in every tensor of two other checkpoints of

@@ -96,7 +96,7 @@ def trash() -> None:
 def show_list(
     *, tree: TreeQuestion, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """List the trash with name, step, size and time of deletion, and with --older-than the expiry.
+    """List the trash: name, step, size, and time of deletion; with --older-than also the expiry.
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """

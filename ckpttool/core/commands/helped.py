@@ -23,6 +23,9 @@ _OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*
 
 _ALL = "ckpttool.help_all"
 
+_UNBROKEN = "\u2011"
+"""A hyphen at which no line ends."""
+
 _COLUMN = 28
 """Rightmost column for the start of descriptions; a longer option has its own line."""
 
@@ -55,6 +58,14 @@ class _Helped:
             self._help_all.callback = _show_all_help
             self._help_all.hidden = ctx.parent is not None and isinstance(self, TyperGroup)
         return [*params, self._help_all, option]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Write the help; no line ends at a hyphen, which would divide the name of an option."""
+        write, write_text, write_dl = formatter.write, formatter.write_text, formatter.write_dl
+        formatter.write = lambda text: write(text.replace(_UNBROKEN, "-"))
+        formatter.write_text = lambda text: write_text(text.replace("-", _UNBROKEN))
+        formatter.write_dl = lambda rows: write_dl([(term, text.replace("-", _UNBROKEN)) for term, text in rows])
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
         """Show the exit codes, and the pages to read next."""

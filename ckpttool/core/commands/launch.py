@@ -120,9 +120,9 @@ def launch(
 ) -> None:
     """Write a config that resumes the run, and print the command.
 
-    Resumes from the checkpoint that `resolve` chooses, and preserves comments. Writes nothing if `preflight`
-    answers no-go. The batch size comes from BASE.yaml. Without --config, prints the settings, for trainers whose
-    configs ckpttool does not edit.
+    The config resumes from the checkpoint that `resolve` chooses, and its comments are preserved. Nothing is written
+    if `preflight` answers no-go. The batch size comes from BASE.yaml. Without --config, prints the settings, for
+    trainers whose configs ckpttool does not edit.
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """

@@ -39,7 +39,7 @@ Place = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help="Tree to take the steps and the old batch size from, at its resume point.",
+        help="Checkpoint tree whose resume point provides the steps and the old batch size.",
         rich_help_panel="Which tree",
     ),
 ]

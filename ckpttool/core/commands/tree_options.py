@@ -29,7 +29,7 @@ Grace = Annotated[
         parser=duration("s"),
         metavar="TIME",
         show_default="5m",
-        help="Refuse while a file is younger than this, as during a save (a bare number is seconds).",
+        help="Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).",
         rich_help_panel="What stays",
     ),
 ]
@@ -98,7 +98,7 @@ ConfigPath = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Training config, for world size, batch size and sink size.",
+        help="Training config, to read world size, batch size and sink size from.",
         rich_help_panel="Which tree",
     ),
 ]

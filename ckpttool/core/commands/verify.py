@@ -197,7 +197,8 @@ def verify(
     """Check the headers, all bytes or all elements of every shard.
 
     Some damage is detected only with a checksum (from ckpttool seal) or a copy on another rank: changed tensor
-    data, a zeroed page in the middle, another rank's shard of the same shape, or an older shard of the same step.
+    data, a zeroed page in the middle of a file, another rank's shard of the same shape, or an older shard of the same
+    step.
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
     """

@@ -44,7 +44,7 @@ PREFIX: Final = Option(
 )
 GRACE: Final = Option(
     "--grace",
-    "Refuse while a file is younger than this, as during a save (a bare number is seconds).",
+    "Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).",
     "What stays",
     metavar="TIME",
     unit="s",
@@ -68,7 +68,9 @@ ONE_NAME: Final = Option(
     completes="checkpoints",
     once=True,
 )
-LOG: Final = Option("--log", "Training log; repeatable. Default: the logs above DIR.", "Evidence", metavar="GLOB")
+LOG: Final = Option(
+    "--log", "Training log; repeatable. Default: the logs in the parent folders of DIR.", "Evidence", metavar="GLOB"
+)
 COLUMNS: Final = Option(
     "--columns",
     "CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.",

@@ -74,7 +74,7 @@ class _Candidate:
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
-    """Write the folders of the experiments that find the cause.
+    """Write the folders of experiments to find the cause.
 
     Raises:
         UsageError: The framework does not support FP8 training, or a round's input is missing.
