@@ -192,7 +192,7 @@ def test_the_same_arguments_are_judged_alike_in_json_and_in_yaml() -> None:
     ],
 )
 def test_a_word_that_stands_elsewhere_makes_no_config_of_a_trainer_s(path: str, text: str) -> None:
-    with pytest.raises(ForeignConfigError, match="is not a training config that ckpttool knows"):
+    with pytest.raises(ForeignConfigError, match="is not a training config that ckpttool recognizes"):
         configs.parse_config(text.encode(), path=path)
 
 

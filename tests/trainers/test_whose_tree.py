@@ -355,7 +355,7 @@ class TestWhoseConfig:
         for command in (["lint-config"], ["resolve", str(tree.checkpoint), "--config"]):
             said = cli(*command, str(config))
             assert said.exit_code == ExitCode.USAGE
-            assert "is not a training config that ckpttool knows" in " ".join(said.output.split())
+            assert "is not a training config that ckpttool recognizes" in " ".join(said.output.split())
 
     @pytest.mark.parametrize("text", OWN)
     def test_one_word_of_its_own_makes_it_a_trainers_however_short_it_is(self, text: str) -> None:

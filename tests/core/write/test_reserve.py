@@ -67,7 +67,7 @@ def test_nothing_is_added_to_a_file_that_has_a_second_name(tmp_path: Path) -> No
     shard, events = tmp_path / "shard.ckpt", tmp_path / "events.jsonl"
     shard.write_bytes(b"shard")
     os.link(shard, events)
-    with pytest.raises(WriteFailedError, match="also has another name"):
+    with pytest.raises(WriteFailedError, match="has a second name"):
         append(str(events), b"line")
     assert shard.read_bytes() == b"shard"
     events.unlink()

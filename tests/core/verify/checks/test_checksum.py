@@ -178,7 +178,7 @@ class TestTorch:
         data = path.read_bytes().replace(torch.full((2,), 7.0).numpy().tobytes(), b"\0" * 8)
         report = looked(path, data)
         assert len(report.findings) == MOST + 1
-        assert "more of the same" in report.findings[-1].message
+        assert "more findings of this kind" in report.findings[-1].message
 
 
 class TestTheManifest:

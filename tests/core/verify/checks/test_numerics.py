@@ -77,7 +77,7 @@ class TestOneFile:
     def test_a_model_that_is_sick_all_over_does_not_drown_the_others(self) -> None:
         found = judge_numbers("a", [stat(f"w{number}", nans=1) for number in range(1000)])
         assert len(found) == MOST + 1
-        assert f"{1000 - MOST} more of the same" in found[-1].message
+        assert f"{1000 - MOST} more findings of this kind" in found[-1].message
 
 
 class TestBesideTheCheckpointBefore:

@@ -108,7 +108,7 @@ def test_a_node_that_has_another_disk_there_proves_nothing(tmp_path: Path) -> No
     (verdict,) = found.verdicts
     said = {each.path: each.message for each in verdict.findings if each.code is Code.UNREADABLE}
     assert len(said) == 4
-    assert {("does not see it" in text, "another file" in text) for text in said.values()} == {
+    assert {("does not see it" in text, "a different file" in text) for text in said.values()} == {
         (True, False),
         (False, True),
     }
