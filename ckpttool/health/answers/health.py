@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.units import step_and_name
 from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import HEALTH_STYLE, grouped_findings
@@ -83,10 +84,11 @@ def _headline(answer: HealthAnswer) -> Text:
     newest, healthy = answer.newest, answer.report.newest_healthy
     if newest is None:
         return line(f"No checkpoint in {shown(answer.root)}", style="bold red")
-    latest = (
-        "no checkpoint is known to be healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
-    )
-    name = shown(newest.name)
+    steps = {judgement.name: judgement.step for judgement in answer.report.judgements}
+    latest = "no checkpoint is known to be healthy"
+    if healthy is not None:
+        latest = f"the newest healthy one is {step_and_name(steps.get(healthy), shown(healthy))}"
+    name = step_and_name(newest.step, shown(newest.name))
     match newest.health:
         case Health.HEALTHY:
             return line(f"The newest checkpoint, {name}, is healthy", style="bold green")

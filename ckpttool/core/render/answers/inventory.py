@@ -10,7 +10,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint, Content, Inventory, List
 from ckpttool.core.domain.finding import blocking
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.shard import Shard
-from ckpttool.core.domain.units import counted, lasting, moment_if_any
+from ckpttool.core.domain.units import counted, lasting, moment_if_any, step_and_name
 from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.json import Document, EncodedList, finding_document, parts_document
 
@@ -147,7 +147,7 @@ def _headline(inventory: Inventory) -> Text:
     world = world_size(inventory)
     ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
     which = "newest" if intact and intact[0] is ordered[0] else "newest complete"
-    newest = f", {which} {shown(intact[0].name)}" if intact else ""
+    newest = f", {which} {step_and_name(intact[0].step, shown(intact[0].name))}" if intact else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(intact)} {ranks}{newest}"
     style = "bold green" if len(intact) == len(inventory.checkpoints) else "bold yellow"
     headline = line().append(answer, style=style)  # a style of the whole line would also colour the appended text

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Code
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, step_and_name
 from ckpttool.core.domain.verdict import Level, ShardReport, TensorStat, Verdict, VerdictWord, Verification
 from ckpttool.core.domain.view import View
 from ckpttool.core.render.answers.inventory import world_size
@@ -139,7 +139,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     """Name the checkpoints that are not good, newest first, grouped by verdict."""
     by_word: dict[str, list[str]] = {}
     for verdict in bad:
-        by_word.setdefault(_verdict_text(verdict.word), []).append(shown(verdict.name))
+        by_word.setdefault(_verdict_text(verdict.word), []).append(step_and_name(verdict.step, shown(verdict.name)))
     parts = []
     for verdict_word, names in by_word.items():
         most = len(names) if view.everything else _MOST_NAMES

@@ -65,27 +65,27 @@ def rejection(name: str, step: int, *reasons: Finding) -> Rejection:
 
 def test_the_newest_checkpoint_stands_first() -> None:
     text = drawn(inventory_answer.table(listing(checkpoint("5_2", 10), checkpoint("10_2", 20))))
-    assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 10_2\n")
+    assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest step 20 (10_2)\n")
     assert text.index("\n10_2") < text.index("\n5_2")
 
 
 def test_a_damaged_newest_one_is_not_called_the_newest_whole_one() -> None:
     broken = replace(checkpoint("10_2", 20), findings=(finding(),))
     text = drawn(inventory_answer.table(listing(checkpoint("5_2", 10), broken)))
-    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
+    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete step 10 (5_2)\n")
 
 
 def test_the_newest_is_the_one_that_is_furthest_whatever_its_prefix() -> None:
     """As `resolve` means it: the order of the inventory puts one training after the other."""
     ahead, behind = replace(checkpoint("20_2", 40), prefix="alpha"), replace(checkpoint("5_2", 10), prefix="beta")
     text = drawn(inventory_answer.table(listing(ahead, behind)))
-    assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest 20_2\n")
+    assert text.startswith("2 checkpoints, 2 on all 4 ranks, newest step 40 (20_2)\n")
 
 
 def test_one_without_a_step_is_the_newest_where_its_name_says_so() -> None:
     lost = replace(checkpoint("10_2", 20), step=None, label="10_2", findings=(finding(),))
     text = drawn(inventory_answer.table(listing(lost, checkpoint("5_2", 10))))
-    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
+    assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete step 10 (5_2)\n")
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 59, 60, 80, 200])
