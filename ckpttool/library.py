@@ -1512,7 +1512,7 @@ def fp8_compare(
         metric: Compare training or validation losses.
         by: Pair values by step or by samples. [default: step; samples if batch sizes differ]
         tolerance: Tolerated difference, as a share of the loss or in its units.
-        switch_step: Step at which the candidate starts FP8, if not at its start.
+        switch_step: Step at which the candidate switches to FP8, if not from the beginning.
         evals: JSON results of lm-evaluation-harness for both runs.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
 
@@ -1551,7 +1551,7 @@ def fp8_plan(
         candidate: Log of the FP8 run: a file, a folder of logs, a glob, or - for stdin.
         repeat: Another run of the baseline; repeatable.
         tolerance: Tolerated difference, as a share of the loss or in its units.
-        switch_step: Step at which the candidate starts FP8, if not at its start.
+        switch_step: Step at which the candidate switches to FP8, if not from the beginning.
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
         framework: Training framework: te, megatron, torchtitan, torchao.
         output: Folder for the plan: a new folder, or one with an earlier plan.

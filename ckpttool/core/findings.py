@@ -608,8 +608,8 @@ class Code(metaclass=Rows):
         evidence=(
             "Orbax records when a checkpoint was committed: a checkpoint committed before another one with a lower "
             "step is a copy, or belongs to an earlier run. For other trainers, the other ranks have this save twice, "
-            "from two runs; this rank has it once, and its file was written when the others wrote the later one. Or "
-            "ranks disagree about the run, and their files were written more than an hour apart. Copying can change "
+            "from two runs; this rank has it once, and its file was written while the other ranks wrote the later one. "
+            "Or ranks disagree about the run, and their files were written more than an hour apart. Copying can change "
             "file times, so this is a suspicion, not proof. If the hour is the only evidence, it is a note."
         ),
         trainers={
@@ -1514,7 +1514,7 @@ class Code(metaclass=Rows):
         meaning="A save or a prune is in progress. The part that was read proves nothing and does not count as good.",
         evidence="Size, time and inode before and after differ, twice in a row.",
         to_do=(
-            "Run again when nothing writes here:",
+            "Run it again when nothing is writing to this folder:",
             "    ckpttool resolve DIR",
         ),
     )

@@ -164,7 +164,7 @@ def _stateful(loader: object) -> Stateful:
 
 def _gone(part: str) -> UsageError:
     return UsageError(
-        f"the checkpoint was saved with a {part}, but the resume has none: pass one, as when it was saved"
+        f"the checkpoint was saved with a {part}, but the resume has none: pass one of the same kind as at the save"
     )
 
 

@@ -129,7 +129,7 @@ def _headline(pruning: Pruning) -> Text:
         return line(f"Nothing to delete: {_stay(fates)}", style="bold green")
     summary = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
-        return line(f"Refused: {summary} could be deleted, but nothing was changed", style="bold red")
+        return line(f"Refused: {summary} may be deleted; nothing was changed", style="bold red")
     action = "moved to the trash" if pruning.order.trash_days else "deleted"
     would = "" if pruning.applied else "would be "
     return line(f"{summary}: {would}{action}; {_stay(fates - going)}", style="bold green")

@@ -85,7 +85,7 @@ def _headline(trash: Trash) -> Text:
         return line(f"Nothing to delete: {number} in the trash, none old enough", style="bold green")
     summary = f"{len(trash.taken)} of {number} in the trash, {size(_sum(trash.taken))}"
     if trash.interrupted:
-        return line(f"Refused: {summary} could be deleted, but nothing was changed", style="bold red")
+        return line(f"Refused: {summary} may be deleted; nothing was changed", style="bold red")
     return line(f"{summary}: {'deleted' if trash.applied else 'would be deleted'}", style="bold green")
 
 

@@ -132,7 +132,7 @@ def test_a_new_save_in_the_place_is_for_a_person_to_decide(tmp_path: Path) -> No
     tree = half_done(tmp_path)
     place = tree.output / tree.shard(2, 20, 2)
     place.write_bytes(b"new")
-    with pytest.raises(IncompleteError, match="it is no longer the file to be replaced"):
+    with pytest.raises(IncompleteError, match="it was changed after it was read, so it was not replaced"):
         healed(tree)
     assert place.read_bytes() == b"new"
 

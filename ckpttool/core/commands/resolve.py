@@ -79,7 +79,7 @@ class SimulateOptions:
         if self.simulate is None:
             return None if self.version is None else resolving.simulate(answer, self.version, trainer=FIRST)
         if self.version is not None:
-            raise UsageError("--simulate and --simulate-mindformers are equivalent: give one of them")
+            raise UsageError("--simulate and --simulate-mindformers are equivalent: use only one of them")
         name, _, version = self.simulate.partition("@")
         names = [trainer.name for trainer in trainers()]
         if name not in {OWN, *names}:

@@ -194,7 +194,7 @@ def _inodes(need: DiskNeed) -> Iterator[Finding]:
             path=need.folder,
             expected=str(files_needed),
             actual=str(need.free_files),
-            remedy="remove many small files, or save to another file system",
+            remedy="free inodes by deleting small files, or save to another file system",
         )
 
 

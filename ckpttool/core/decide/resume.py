@@ -580,13 +580,13 @@ def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding
         f"{fact}: {checkpoint.name} may mix two runs' saves",
         fact=fact,
         path=second.path,
-        remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if that file was only copied later",
+        remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if only a copy made that file newer",
     )
 
 
 def _mixed(checkpoint: Checkpoint, peer: Checkpoint, late: list[Shard]) -> Finding:
     ranks = tuple(shard.rank for shard in late if shard.rank is not None)
-    when = f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote {peer.name}"
+    when = f"{checkpoint.name} on {on_ranks(ranks)} was written while the other ranks wrote {peer.name}"
     fact = f"{when}, so it may be from that run"
     return suspect(
         Code.TIMES_DISAGREE,

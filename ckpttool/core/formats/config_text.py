@@ -82,7 +82,7 @@ def _toml(content: bytes, path: str) -> Document:
 
 def _assert_shallow(value: object, path: str, levels: int) -> None:
     if not levels:
-        raise UnsafeError(f"{path!r} is nested more than {MAX_DEPTH} levels deep, more than any config")
+        raise UnsafeError(f"{path!r} is nested more than {MAX_DEPTH} levels deep, deeper than any real config")
     if isinstance(value, Mapping):
         value = [*value.values()]
     for item in value if isinstance(value, list) else ():

@@ -144,7 +144,7 @@ def _loader_class() -> type[yaml.SafeLoader]:
         def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
             self.depth += 1
             if self.depth > MAX_DEPTH:
-                raise UnsafeError(f"it is nested more than {MAX_DEPTH} levels deep, more than any config")
+                raise UnsafeError(f"it is nested more than {MAX_DEPTH} levels deep, deeper than any real config")
             try:
                 return super().compose_node(parent, index)
             finally:

@@ -115,7 +115,7 @@ def _put(root_fd: int, put: Put) -> None:
         raise _changed(put, f"{put.temporary!r}, the file to be moved there, has changed")
     is_kept = put.retained is not None and stamp is None and _stamp_at(root_fd, put.retained) == put.replaces
     if put.replaces is not None and stamp != put.replaces and not is_kept:
-        raise _changed(put, "it is no longer the file to be replaced")
+        raise _changed(put, "it was changed after it was read, so it was not replaced")
     with entered(root_fd, folder) as folder_fd:
         if put.retained is not None and not is_kept:
             _keep(root_fd, folder_fd, name, put.retained)

@@ -143,7 +143,7 @@ TOLERANCE: Final = Option(
 )
 SWITCH_STEP: Final = Option(
     "--switch-step",
-    "Step at which the candidate starts FP8, if not at its start.",
+    "Step at which the candidate switches to FP8, if not from the beginning.",
     "FP8",
     metavar="STEP",
     least=0,

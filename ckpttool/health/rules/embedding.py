@@ -96,7 +96,7 @@ def _by_record(save: SavedCheckpoint, pipeline_stages: int | None) -> tuple[Heal
     if save.recorded is Health.UNKNOWN:
         return Health.UNKNOWN, "none", None
     if save.recorded is Health.HEALTHY and pipeline_stages == 1 and not save.records_measured_health:
-        return Health.UNKNOWN, "record", "recorded healthy, but with one pipeline stage nothing is measured"
+        return Health.UNKNOWN, "record", "recorded as healthy, but with one pipeline stage nothing is measured"
     return save.recorded, "record", None
 
 

@@ -71,7 +71,7 @@ def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
     if pointer.trouble is not None:
         return (
             Outcome.STOPS,
-            f"the tracker {pointer.trouble}: it ends with exit code 0, as if the training were complete",
+            f"the tracker {pointer.trouble}: the run exits with code 0, as if the training were complete",
         )
     return Outcome.STOPS, f"the tracker names {pointer.name}, which does not exist: it stops with FileNotFoundError"
 

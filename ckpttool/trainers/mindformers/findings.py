@@ -433,7 +433,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="One device cannot load safetensors from rank folders",
+        headline="A run on one device cannot load safetensors from rank folders",
         meaning=(
             "A run without `use_parallel: True` can save such files but cannot resume from them, by folder or by "
             "file. It can resume from ckpt files, and from the newer layout."
@@ -800,7 +800,7 @@ class MindFormersCode(metaclass=Rows):
             "A note if the second is unset although the health monitor is on: the default, 1.0, is far below the "
             "norms of published runs."
         ),
-        evidence='A norm is never below 0, and MindFormers compares with "greater or equal".',
+        evidence="A norm is never below 0, and MindFormers compares with `>=`.",
         trainers={
             "MindFormers": "Reports nothing: the run continues with its initial weights.",
         },
