@@ -1644,7 +1644,7 @@ def part(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PartQuestion`.
-        read: Reports from earlier reads, by path: used for unchanged files.
+        read: Reports from earlier reads, by path, for use if the files are unchanged.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         out: File or folder for the part.
@@ -1663,7 +1663,7 @@ def part(
         ray_address: Address of a running Ray cluster. Default: RAY_ADDRESS.
 
     Returns:
-        The written part, whatever it contains; None if the launcher assigns no files to this process.
+        The written part, whatever it contains; None if this process only supervises others.
 
     Raises:
         UsageError: The number of the part is unknown, or the part cannot be written to `out`.

@@ -1,7 +1,8 @@
-"""Parts: the view of a tree on each of many machines, recorded there and judged together elsewhere.
+"""Parts: each records one machine's view of a tree; all parts of a tree are then judged together elsewhere.
 
-If each machine has its own disk, `ckpttool part` writes a part there (`verbs.py`), and every command that reads a tree
-accepts a folder of parts instead (`tree.py`). `machines.py` answers the core's questions about the machines.
+If each machine has its own disk, `ckpttool part` writes a part on each machine (`verbs.py`), and every command that
+reads a tree accepts a folder of parts instead (`tree.py`). `machines.py` answers the core's questions about the
+machines.
 """
 
 from __future__ import annotations

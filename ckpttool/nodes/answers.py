@@ -1,4 +1,4 @@
-"""The part of one of several machines, and its file; only an answer over all parts judges the tree."""
+"""The part from one of several machines, and its file; only an answer that covers all parts judges the tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: PartWritten) -> Document:
-    """`ckpttool/part/1`, as the first line of the part."""
+    """Return the `ckpttool/part/1` document, which is the first line of the part."""
     record: dict[str, Document] = {
         "schema": "ckpttool/part/1",
         **seat_fields(answer.seat, str),

@@ -73,7 +73,7 @@ class WhichOptions:
     ] = None
 
     def question(self, tree: TreeQuestion, check: CheckQuestion, *, seal: bool) -> PartQuestion:
-        """Make the library's question.
+        """Build the question for the library.
 
         Raises:
             UsageError: Two options contradict each other, or one is invalid.
@@ -110,7 +110,7 @@ class LookOptions:
     ] = False
 
     def question(self) -> CheckQuestion:
-        """Make the library's question."""
+        """Build the question for the library."""
         return CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
@@ -163,7 +163,7 @@ def part(
 
 
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
-    """Show each node's part as it is written, and report missing ones."""
+    """Show each node's part when it is written, and report missing parts."""
     code = ExitCode.OK
     from ckpttool.nodes import verbs
 

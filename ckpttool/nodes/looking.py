@@ -1,4 +1,4 @@
-"""Record a machine's files of a tree, so that another one can answer for all of it."""
+"""Record this machine's files of a tree, so that a different machine can answer for the whole tree."""
 
 from __future__ import annotations
 
@@ -45,37 +45,37 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.observation import Engine
 
 DEEPEST = 6
-"""Levels of folders below a tree in which trainers store files of their saves."""
+"""Maximum depth, below a tree, of the folders in which trainers store files of their saves."""
 
 MOST_OF_A_RECORD = 1 << 20
-"""Maximum bytes in a part of a record next to the shards, if no layout reads it here."""
+"""Maximum bytes that a part stores of a record next to the shards, if no layout reads the record here."""
 
 MOST_OF_ALL = 32 << 20
-"""Maximum bytes of all such parts of records together."""
+"""Maximum total bytes of all such partial records."""
 
 MOST_OF_A_VALUE = 32 << 10
-"""Bytes of an archive that may be a counter or the state of a loader, but not a significant tensor."""
+"""Maximum bytes of an archive to read: it may be a counter or a loader's state, but not a significant tensor."""
 
 MOST_VALUES = 64
-"""Number of such archives that are read per file."""
+"""Maximum number of such archives to read per file."""
 
 MOST_PIECES = 128 << 10
-"""Bytes that a part stores of a file read in pieces; if more was read, it stores none."""
+"""Maximum bytes that a part stores of a file read in pieces; if more was read, the part stores none of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """This machine's view: all data that a layout, a check or a rule may need elsewhere."""
+    """This machine's view: all data that a layout, check or rule may need on a different machine."""
 
     answers: Answers
     reports: Mapping[str, ShardReport]
-    """The report on each shard, by its path."""
+    """The report on each shard, by the shard's path."""
     saves: Mapping[str, str]
-    """The name of the save to which a shard belongs, by the shard's path; strays have no save."""
+    """The name of each shard's save, by the shard's path; strays have no save."""
     sealings: tuple[Sealing, ...] = ()
     """The seals, if any were requested; newest save first."""
     damaged: tuple[FoundDamaged, ...] = ()
-    """Files whose content earlier checks on this machine found damaged; by path."""
+    """Files whose content earlier checks on this machine found damaged, by path."""
 
 
 def view_of(
@@ -86,11 +86,11 @@ def view_of(
     mine: Mine | None = None,
     share: tuple[int, int] | None = None,
 ) -> NodeView:
-    """Record the contents of a folder of this machine, with any part of a tree.
+    """Record the contents of a folder on this machine, with any part of a tree.
 
     Args:
-        located: The tree in it; None without a tree, or if too little of it exists to recognize it.
-        root: The folder.
+        located: The tree in the folder; None if there is no tree, or too little of a tree to recognize it.
+        root: The path of the folder.
         question: The saves to check, and the level; for all other saves, the headers are read. A save that is missing
             here is on other machines.
         mine: This process's share of a listing, if several processes record one disk; None for all of it.
@@ -147,7 +147,7 @@ def _by_path(reports: Iterable[ShardReport]) -> dict[str, ShardReport]:
 def _walk(storage: Storage, root: str) -> set[str]:
     """Record all names, stamps and small files that any trainer reads, and return the shards.
 
-    Links to folders are not followed: a layout with ranks or saves behind a link requests them itself.
+    Links to folders are not followed: a layout with ranks or saves behind a link requests these itself.
     """
     shards, room, records = set(), MOST_OF_ALL, _records_of_any()
     for path in _files(storage, root):
@@ -189,14 +189,14 @@ def _files(storage: Storage, root: str) -> Iterator[str]:
 
 
 def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
-    """Return whether a small file may be read as a record, by ckpttool or by a trainer."""
+    """Return whether ckpttool or a trainer may read a small file as a record."""
     if path.startswith(f"{OWN_FOLDER}/"):
         return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
     return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
-    """Run the layout's queries about a complete tree, so that they are recorded; return the tree and its saves."""
+    """Run the layout's queries about a complete tree in order to record them; return the tree and its saves."""
     tree = scanned(noted, TreeQuestion(sizes=True))
     saves = tuple(map(tree.with_own_records, tree.inventory.checkpoints))
     for save in saves:
@@ -205,7 +205,7 @@ def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
 
 
 def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
-    """Return a tree that is read without recording, with the saved results about it."""
+    """Return a tree that is read without being recorded, with the saved results about it."""
     inventory = replace(tree.inventory, root=root)
     remembered = with_found_damaged(inventory, own_storage, tree.seal_place, found_damaged(root), own_storage.stamp)
     return replace(tree, storage=own_storage, inventory=remembered)
@@ -214,7 +214,7 @@ def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
 def _contents(
     tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
 ) -> dict[str, ShardReport]:
-    """Check the requested saves at the requested level, and seal them on request."""
+    """Check the requested saves at the requested level, and seal them if requested."""
     reports: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     saves = tree.inventory.checkpoints
@@ -233,7 +233,7 @@ def _contents(
 
 
 def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, int]) -> Sealing:
-    """Seal this machine's files of a save; a failure does not prevent the part."""
+    """Seal this machine's files of a save; if sealing fails, the part is still written."""
     try:
         return seal_share(tree, save, verdict, share, now=time.time())
     except CkptToolError as error:
@@ -241,7 +241,7 @@ def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, in
 
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
-    """Return a report without the comparison of copies on this machine: all machines' copies are compared together."""
+    """Return a report without this machine's comparison of copies: all machines' copies are compared together."""
     bare = next((finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING), None)
     findings = report.findings
     if bare is not None:
@@ -251,7 +251,7 @@ def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
 
 
 def _note_seals(storage: Storage) -> None:
-    """Add seals made after the names were recorded."""
+    """Add seals that were made after the names were recorded."""
     with suppress(OSError):
         for folder in ("", OWN_FOLDER):
             storage.entries(folder)
@@ -273,18 +273,18 @@ def _names(question: CheckQuestion) -> tuple[str, ...]:
 
 
 _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
-"""A file of an OCDBT store, which is named only in the records of its save."""
+"""A file in an OCDBT store; only the records of its save contain the file's name."""
 
 
 def _named_format(path: str) -> FormatName | None:
-    """Return the shard format that a name suggests; None if it is not a shard's."""
+    """Return the shard format that a name suggests; None if it is not a shard's name."""
     return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
 
 
 def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
     """Check shards that belong to no tree here: they may be part of a tree with files on other machines.
 
-    Only their headers are checked, unless all saves are to be read: the save of each is unknown.
+    Only the headers are checked, unless all saves are to be read, because each shard's save is unknown.
     """
     facts = _facts_of_any()
     level = question.level if "all" in _names(question) else Level.STRUCTURE
@@ -308,7 +308,7 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
 
 def _forget_foreign(answers: Answers, root: str) -> None:
-    """Drop each record that is a link to a place outside the tree: it may be any file of this machine."""
+    """Drop each record that is a link to a place outside the tree, because it may be any file on this machine."""
     real_root = os.path.realpath(root)
     for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
         if not os.path.realpath(f"{root}/{path}").startswith(f"{real_root}/"):
@@ -316,7 +316,7 @@ def _forget_foreign(answers: Answers, root: str) -> None:
 
 
 def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:
-    """Drop the bytes of shards whose report includes the complete header, and of files read extensively.
+    """Drop the bytes of shards whose report includes the complete header, and of files that were read extensively.
 
     Args:
         answers: The recorded answers.
@@ -334,13 +334,13 @@ _TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}
 
 
 def _records_of_any() -> re.Pattern[str]:
-    """Return a pattern of the names of small files that any trainer reads with its shards."""
+    """Return a pattern for the names of small files that any trainer reads with its shards."""
     own = (trainer.records for trainer in trainers() if trainer.records)
     return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
 
 
 def _facts_of_any() -> ShardFacts:
-    """Return the scalars of every trainer: the trainer that wrote a stray is unknown."""
+    """Return the scalars of every trainer, because the trainer that wrote a stray is unknown."""
     own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
     asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.requested}
     return ShardFacts(scalars=tuple(asked.values()))
@@ -355,13 +355,13 @@ _READ_FOR_OTHERS = {
 
 
 def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
-    """Read headers and plain values that the records of another machine may refer to.
+    """Read headers and plain values that records on a different machine may refer to.
 
-    Whether they do is unknown on this machine.
+    Whether those records do so is unknown on this machine.
 
     Args:
         noted: The storage that records its answers.
-        storage: The same without it.
+        storage: The same storage without recording.
         paths: Paths of files that look like shards.
     """
     from ckpttool.core.formats import read_header

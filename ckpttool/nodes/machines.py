@@ -1,4 +1,4 @@
-"""The machines of a tree's parts, which answer the core's requests from the parts."""
+"""The machines whose parts describe a tree; they answer the core's requests from these parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ckpttool.trainers.located import DiskKey, Located
 
 
 class MachinesOfParts:
-    """Machines whose parts were combined."""
+    """Machines whose parts have been combined."""
 
     is_here = False
 
@@ -57,7 +57,7 @@ class MachinesOfParts:
         """Return the absolute path of the tree's folder on the machines, whose working directories may differ.
 
         Raises:
-            UsageError: They have it in several places, or their parts have no absolute path.
+            UsageError: The machines have the tree in different places, or their parts have no absolute path.
         """
         if len(self.merge.places) == 1:
             return self.merge.places[0]
@@ -67,7 +67,7 @@ class MachinesOfParts:
         )
 
     def report(self, path: str) -> ShardReport | None:
-        """Return the report on a shard: the most thorough one, and among equally thorough ones the worst."""
+        """Return the most thorough report on a shard; among equally thorough reports, the worst."""
         copies = self.merge.copies.get(path)
         if copies is not None:
             return chosen_copy(copies).report
@@ -75,7 +75,7 @@ class MachinesOfParts:
         return None if holders is None else self._views[holders[0]].report_of(path)
 
     def engines(self, question: CheckQuestion) -> Engines:
-        """Return engines that replay the reports: there is nothing to read."""
+        """Return engines that replay the reports, because there is nothing to read."""
         tasks = RecordedEngine(self.report, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
         if not question.level.reads_content or question.bucket is not None:
             return Engines(tasks=tasks, headers=tasks)
@@ -84,7 +84,7 @@ class MachinesOfParts:
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
         """Return damage found earlier on the machines, and the stamps of the files there.
 
-        If any of several copies was found damaged, that counts, whichever copy is shown here.
+        If any of several copies was found damaged, the damage counts, whichever copy is shown here.
         """
         del storage
         damaged: dict[str, FoundDamaged] = {}
@@ -109,7 +109,7 @@ class MachinesOfParts:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add each rank's start machine and missing files; without a chosen checkpoint, a warning if parts differ."""
+        """Add each rank's start machine and missing files; if no checkpoint was chosen, warn if parts differ."""
         del question, node
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):
@@ -120,19 +120,19 @@ class MachinesOfParts:
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare the next saves on each disk with the free space that its machine recorded."""
+        """Compare the next saves on each disk with the free space that the disk's machine recorded."""
         del disk
         return needs_of(coming, self.merge, {path: storage.stamp(path).size for path in paths})
 
     def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
-        """Return the size of a file on each disk that has it."""
+        """Return the size of a file on each disk that has the file."""
         copies = self.merge.copies.get(path)
         if copies is None:
             return {_disk_of(self.merge.seats[at]): size for at in self.merge.holders.get(path, ())}
         return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, preferably one that can write there."""
+        """Return a machine for each disk, preferably one that can write to the disk."""
         seats: dict[DiskKey, list[Seat]] = defaultdict(list)
         for seat in self.merge.seats_read:
             seats[_disk_of(seat)].append(seat)
@@ -145,10 +145,10 @@ class MachinesOfParts:
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
-        """Return a tree without the saves that one machine moved to its trash and another still has.
+        """Return a tree without the saves that one machine moved to its trash while another machine still has them.
 
-        The remaining files may look like an intact save with fewer ranks, but are not. They are also removed from the
-        answers.
+        The remaining files may look like an intact save with fewer ranks, but are not intact. These files are also
+        removed from the answers.
         """
         trashed = self._trashed()
         folders_of: defaultdict[str, list[str]] = defaultdict(list)
@@ -181,7 +181,7 @@ class MachinesOfParts:
         return by_folder
 
     def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
-        """Return whether a trash folder has files of a save: other training runs or formats may share its name.
+        """Return whether a trash folder has files from a save: different training runs or formats may share its name.
 
         A later save under the name of a deleted one is a different save, and younger than the trash.
         """
@@ -216,7 +216,7 @@ class MachinesOfParts:
         )
 
     def _forget(self, paths: Iterable[str]) -> None:
-        """Hide some files or folders from now on; `merge.holders` still lists them."""
+        """Hide some files or folders from now on; `merge.holders` still lists these."""
         entries, removed = self.answers.entries, set(paths)
         folders = tuple(f"{path}/" for path in removed if path in entries)
         for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
@@ -229,7 +229,7 @@ class MachinesOfParts:
 
 
 def chosen_copy(copies: Sequence[Copy]) -> Copy:
-    """Return the copy to show: chosen by findings, never by time or order."""
+    """Return the copy to show, chosen by findings, never by time or order."""
 
     def rank(copy: Copy) -> tuple[int, int, int, str, str, str]:
         of_report = (-1, -1) if copy.report is None else (int(worst(copy.report.findings)), int(copy.report.level))
@@ -239,7 +239,7 @@ def chosen_copy(copies: Sequence[Copy]) -> Copy:
 
 
 def _disk_of(seat: Seat) -> DiskKey:
-    """Return the key of a disk; for a machine's own disk it includes the folder, to allow trials on one machine."""
+    """Return a disk's key; for a machine's own disk, the key includes the folder, to allow trials on one machine."""
     return (seat.disk,) if seat.shared else (seat.disk, seat.folder)
 
 
@@ -254,10 +254,10 @@ def _named(hosts: set[str]) -> str:
 
 
 OF_THE_SAVE_BEFORE = frozenset({Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
-"""Codes that depend only on the statistics of the previous save."""
+"""Codes of findings that depend only on the statistics of the previous save."""
 
 OF_CONTENT = OF_THE_SAVE_BEFORE | {Code.CHECKSUM_MISMATCH, Code.CHECKSUM_MISSING, Code.NONFINITE_VALUES}
-"""Codes that headers cannot show: comparisons of headers ignore them."""
+"""Codes of findings that headers cannot show, so that comparisons of headers ignore these codes."""
 
 
 class RecordedEngine:
@@ -267,14 +267,14 @@ class RecordedEngine:
         """Store the reports.
 
         Args:
-            report_of: Returns the report on a shard, by its path; None if it was not checked.
+            report_of: Returns the report on a shard, by its path; None if the shard was not checked.
             but: Codes of findings that are omitted, because the question does not include them.
         """
         self._report_of = report_of
         self._but = but
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, in order; if tasks share a file, the first one counts its bytes."""
+        """Yield one observation per task, in order; if tasks share a file, the first task counts the file's bytes."""
         visited = set()
         for task in tasks:
             report = self._report_of(task.path)
@@ -301,7 +301,7 @@ def _unseen(path: str) -> Finding:
 
 
 def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
-    """Add the comparisons that the machine could not make: a missing check, or another machine's record."""
+    """Add comparisons that a machine could not make: a check is missing, or a different machine has the record."""
     if report.level < task.level:
         finding = unknown(
             NodesCode.NOT_LOOKED_AT,
@@ -336,7 +336,7 @@ def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
 
 
 def _compared_with(seal: ShardSeal, report: ShardReport, digest: str) -> ShardReport:
-    """Compare the recorded hash of a file with the one that was computed on its machine."""
+    """Compare the recorded hash of a file with the hash that was computed on the file's machine."""
     if digest == seal.xxh3_128:
         findings = tuple(finding for finding in report.findings if finding.code is not Code.CHECKSUM_MISSING)
         return replace(report, checksum_matched=True, findings=findings)

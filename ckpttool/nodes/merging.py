@@ -1,4 +1,4 @@
-"""Combine the records of several machines about one tree, in any order of their parts."""
+"""Combine several machines' records of one tree, in any order of the parts."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def merge(
         views: At least one, in any order.
         source: The inputs, for messages.
         unread: Names of files that cannot be read as parts, with the reasons.
-        root: Path of the tree if the parts have different paths; None if they must be equal.
+        root: Path of the tree if the parts have different paths; None if all paths must be equal.
 
     Raises:
-        UsageError: They are of different trees, or were divided differently.
+        UsageError: The parts are of different trees, or were divided differently.
     """
     ordered = sorted(views, key=_order)
     retained, left_out = _of_newest_run(ordered)
@@ -71,7 +71,7 @@ def _order(view: PartView) -> tuple[object, ...]:
 
 
 def _common_root(views: Sequence[PartView], source: str) -> str:
-    """Return the common path of the tree in all parts: those that list it, if any do, else all."""
+    """Return the tree's path, common to all parts that list the tree; if no part lists it, common to all parts."""
     hosts = {view.seat.root: view.seat.host for view in reversed(views) if "" in view.answers.entries}
     roots = sorted(hosts or {view.seat.root for view in views})
     if len(roots) > 1:
@@ -91,7 +91,7 @@ def _common_total(views: Sequence[PartView], source: str) -> int:
 
 
 def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Seat, ...]]:
-    """Drop the parts of runs before the newest, and all but the newest part of each number."""
+    """Drop parts from runs before the newest run, and all but the newest part with each number."""
     newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
     candidates = [view for view in views if view.seat.run == newest]
     if not newest:
@@ -109,7 +109,7 @@ def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Sea
 
 
 def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
-    """Return the newest group of parts without an ID: each begins soon after an earlier one ended."""
+    """Return the newest group of parts without a run ID: each part begins soon after an earlier part ended."""
     retained: list[PartView] = []
     ended = 0
     for view in sorted(views, key=lambda view: view.seat.began_ns):
@@ -121,7 +121,7 @@ def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
 
 
 def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
-    """Return the records of files on several machines, without duplicates on one disk.
+    """Return the records of files on several machines, excluding duplicates on one disk.
 
     Args:
         views: The views, by number.
@@ -168,7 +168,7 @@ def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> 
 
 
 def _listed(views: Sequence[PartView]) -> dict[str, tuple[Entry, ...]]:
-    """Merge the listings; if machines disagree on a name, the worst kind decides."""
+    """Merge the listings; if machines disagree about a name, the worst kind decides."""
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
     for view in views:
         for folder, entries in view.answers.entries.items():
@@ -182,7 +182,7 @@ _WORST_LAST = (Kind.FILE, Kind.FOLDER, Kind.LOST, Kind.OTHER)
 
 
 def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
-    """Use the records that are equal on all machines that have them; others, except manifests, count as failed."""
+    """Use records that are equal on all machines that have them; other records, except manifests, count as failed."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for view in views:
         for path, content in view.answers.files.items():

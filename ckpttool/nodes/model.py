@@ -1,4 +1,4 @@
-"""A part records one machine's view of a tree; a merge combines all parts."""
+"""The data types: a part records one machine's view of a tree, and a merge combines all parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_PARTS_BYTES = ByteCount(2 << 30)
 """Maximum size of all parts of a tree together, in bytes."""
 
 BREAK_NS = 3600 * 10**9
-"""Maximum delay between two machines of one unnamed run."""
+"""Maximum delay between two machines in one run without a name."""
 
 _MOST_NAMED = 8
 """Maximum number of part numbers in one line."""
@@ -37,18 +37,18 @@ _MOST_TORN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The number of a part, and where and when it was recorded."""
+    """The number of a part, with the place and time of the recording."""
 
     number: int
     """Number of the part, from 1."""
     of: int
     run: str
-    """Name of the run, equal for all of its parts; empty if unknown."""
+    """Name of the run, the same for all of its parts; empty if unknown."""
     host: str
     disk: str
-    """Equal for two parts on one disk, and different for two disks."""
+    """Identifies the disk: the same for two parts on one disk, and different for two disks."""
     shared: bool
-    """Whether other machines see that disk."""
+    """Whether other machines see this disk."""
     root: str
     """The tree's path on that machine."""
     began_ns: int
@@ -56,17 +56,17 @@ class Seat:
     ended_ns: int
     level: Level
     share: str | None = None
-    """Its share of the files of a common disk: `2/8`; None for all visible files."""
+    """The process's share of the files on a common disk: `2/8`; None if the process recorded all visible files."""
     claims: tuple[Rank, ...] | None = None
     """Ranks that will start on this machine, ascending; None if unknown."""
     room: Room | None = None
-    """Free space on that disk; None if unknown."""
+    """Free space on this disk; None if unknown."""
     absolute: str | None = None
     """`root` as an absolute path; None if the version that wrote the part did not record it."""
     unwritable: tuple[str, ...] = ()
-    """The tree and folders in it to which the user of the process may not write."""
+    """The tree and folders in the tree to which the user of the process may not write."""
     inode: int | None = None
-    """ID of the tree's folder: an export has the same ID under each of its addresses; None without a folder."""
+    """ID of the tree's folder: an export has the same ID under each of its addresses; None if there is no folder."""
 
     @property
     def name(self) -> str:
@@ -75,12 +75,12 @@ class Seat:
 
     @property
     def own_disk(self) -> str | None:
-        """The disk, if it is this machine's own; None for a disk that other machines see; all of these count as one."""
+        """The machine's own disk; None for a disk that other machines see; all such disks count as one."""
         return None if self.shared else self.disk
 
     @property
     def folder(self) -> str:
-        """The tree's folder, absolute if the part has it."""
+        """The tree's folder, as an absolute path if the part has one."""
         return self.absolute or self.root
 
 
@@ -91,7 +91,7 @@ class Copy:
     seat: Seat
     stamp: FileStamp
     report: ShardReport | None
-    """None if it was not checked."""
+    """The report on the file; None if the file was not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,19 +111,19 @@ class Merge:
     blind: Mapping[int, str]
     """Numbers of parts that could not list the tree's folder, each with the reason."""
     unread: tuple[tuple[str, str], ...]
-    """Inputs that are not readable parts: name and reason."""
+    """Inputs that are not readable parts, with name and reason."""
     left_out: tuple[Seat, ...]
-    """Parts of another run, and older ones of the same number."""
+    """Parts from a different run, and older parts with the same number."""
     holders: Mapping[str, tuple[int, ...]]
-    """By path of a file: the positions in `seats` of the machines that have it."""
+    """By path of a file, the positions in `seats` of the machines that have the file."""
     copies: Mapping[str, tuple[Copy, ...]]
-    """Records of files that several parts have, by path; equal records on one disk appear once."""
+    """Records of files that several parts have, by path; records that are equal on one disk appear only once."""
     seats_read: tuple[Seat, ...] = ()
     """All `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
-    """For each seat: hashes of all names in each folder whose files were divided, by the folder's path."""
+    """For each seat, by folder: hashes of all names in each folder whose files were divided among processes."""
     different: frozenset[str] = frozenset()
-    """Records that differ between the seats, by their paths."""
+    """Records that differ between the seats, by path."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Merge:
 
     @property
     def lacking(self) -> str:
-        """The parts that are missing or could not list the folder, for messages; empty if all could."""
+        """The parts that are missing or could not list the folder, for messages; empty if no part is."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
@@ -154,84 +154,84 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The files of a tree on one machine, and the ranks to start there."""
+    """The files of a tree on one machine, and the ranks that start there."""
 
     host: str
     root: str
-    """The tree's folder, by its path there."""
+    """The tree's folder, by its path on the machine."""
     shared: bool
-    """Whether other machines see its disk."""
+    """Whether other machines see the machine's disk."""
     claims: Collection[Rank] | None
-    """Ranks that will start there; None if unknown."""
+    """Ranks that will start on the machine; None if unknown."""
     files: AbstractSet[str]
-    """Its files, by paths relative to the tree's folder."""
+    """The machine's files, by path relative to the tree's folder."""
 
 
 class Split(str, Enum):
-    """The processes among which the visible files are divided."""
+    """The processes that divide the visible files among themselves."""
 
     AUTO = "auto"
-    """All parts if other machines see the disk, else those of this machine."""
+    """All parts if other machines see the disk; otherwise the parts of this machine."""
     NODE = "node"
     """The processes that the launcher started on this machine."""
     ALL = "all"
     """All parts."""
     NONE = "none"
-    """Not divided: each process records all visible files."""
+    """Files are not divided: each process records all visible files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartQuestion:
-    """The tree to record, the number of the part, and its destination."""
+    """The tree to record, the number of the part, and the file to write."""
 
     tree: TreeQuestion
     check: CheckQuestion
-    """The level of the check, and the saves to check; for all other saves, the headers are checked."""
+    """The level of the check, and the saves to check; the headers of all other saves are also checked."""
     out: str
-    """A file, or a folder."""
+    """Path of a file or a folder."""
     part: str = "auto"
     """`I/N`; `auto`, or `auto/N` if a launcher does not give the number."""
     split: Split = Split.AUTO
     ranks: tuple[Rank, ...] | None = None
     """Ranks that will start on this machine; None if unknown."""
     devices_per_node: int | None = None
-    """Number of devices per machine, which determines the ranks with the machine's number; None if unknown."""
+    """Number of devices per machine, which determines the ranks together with the machine's number; None if unknown."""
     run: str | None = None
     """Name of the run, the same in all of its parts; None to use the launcher's."""
     seal: bool = False
-    """Also record checksums of the visible shards, reading the checkpoints in `check` for that."""
+    """Whether to record checksums of the visible shards too, which reads the checkpoints in `check`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWritten(Answered):
-    """A written part, with any contents."""
+    """A part that was written, whatever its contents."""
 
     NOUN = "part"
 
     seat: Seat
-    """The number of the part, with its place and time."""
+    """The number of the part, with the place and time of the recording."""
     version: str
-    """Version of ckpttool that wrote it."""
+    """Version of ckpttool that wrote the part."""
     path: str
-    """Path of the file."""
+    """Path of the part's file."""
     nbytes: ByteCount
-    """Number of bytes of the file."""
+    """Size of the file in bytes."""
     resolved_from: str | None
     """The path used instead of the requested one, for messages."""
     found: bool
-    """Whether there is a tree."""
+    """Whether a tree was found."""
     words: tuple[tuple[VerdictWord, int], ...]
-    """Number of shards per verdict on their own, the best first: other machines may have more evidence."""
+    """Number of shards per verdict, best first: each shard is judged alone, so other machines may know more."""
 
     sealings: tuple[Sealing, ...] | None = None
-    """The sealed saves, newest first; None if not requested."""
+    """The saves that were sealed, newest first; None if sealing was not requested."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Always 0: a part is an answer, with any contents."""
+        """Always 0: a part is an answer, whatever its contents."""
         return ExitCode.OK
 
     @property
     def shards(self) -> int:
-        """Number of checked shards."""
+        """Number of shards that were checked."""
         return sum(count for _, count in self.words)

@@ -1,4 +1,4 @@
-"""The number of this process's part, the total number, the name of its run, and the output file."""
+"""The number of this process's part, the total number of parts, the name of the run, and the output file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_RUN = "part"
 
 
 def process_of_part(text: str) -> Process | None:
-    """Return the number of the part; None if this process writes no part.
+    """Return this process's number among the parts; None if the process writes no part.
 
     Raises:
         UsageError: The number is unknown.
@@ -51,10 +51,10 @@ def process_of_part(text: str) -> Process | None:
 
 
 def run_of(question: PartQuestion, process: Process | None) -> str:
-    """Return the common name of all parts of this run; empty if unknown.
+    """Return the name that all parts of this run share; empty if unknown.
 
     Raises:
-        UsageError: The user's name is invalid.
+        UsageError: The user's run name is invalid.
     """
     if question.run is not None:
         if _RUN.fullmatch(question.run) is None:
@@ -69,17 +69,17 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
     """Return the path of the file to write.
 
     Args:
-        out: The path from the user. If it does not exist and there are several parts, it is a folder, unless it has the
-            name of a part: otherwise each machine would write the same file.
+        out: The path from the user. If it does not exist and there are several parts, the path is a folder, unless it
+            has the name of a part: otherwise each machine would write the same file.
         root: The tree.
-        run: The common name of all parts of this run; empty if unknown.
+        run: The name that all parts of this run share; empty if unknown.
         number: Number of the part, from 1.
         of: Total number of parts.
 
     Raises:
-        UsageError: It is in the tree, its folder does not exist, the path is taken by another file, or by something
-            other than a file.
-        UnsafeError, WriteFailedError: Its folder cannot be created.
+        UsageError: The file is in the tree, its folder does not exist, or the path is taken by a different file, or by
+            something other than a file.
+        UnsafeError, WriteFailedError: The file's folder cannot be created.
     """
     if out == STREAM:
         raise UsageError(
@@ -106,16 +106,16 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
 
 
 def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
-    """Refuse to overwrite another part of the same run.
+    """Refuse to overwrite a different part of the same run.
 
     Args:
-        place: The file.
+        place: The path of the file.
         seat: The part to be written.
-        keeps: Whether a watch keeps it up to date: its process may have been restarted under another name, as for a
-            pod.
+        keeps: Whether a watch keeps the file up to date: the watch may have been restarted under a different name, as
+            for a pod.
 
     Raises:
-        UsageError: It belongs to another machine.
+        UsageError: The file belongs to a different machine.
     """
     owner = seat_in(place)
     if owner is None:

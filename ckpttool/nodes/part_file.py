@@ -1,7 +1,7 @@
 """The file of a part: one machine's view of a tree, as JSON lines.
 
-Line 1 is the `Seat`: the number of the part, its machine and time. Line 2 contains the answers of the storage there.
-Each following line contains the shards of one save, with a column per field of their `ShardReport`. The last line has
+Line 1 is the `Seat`: the number, machine and time of the part. Line 2 contains the answers of that machine's storage.
+Each following line contains the shards of one save, with a column per field of `ShardReport`. The last line has
 the number of lines and a hash of all lines before it, so that a torn file is detected.
 """
 
@@ -53,7 +53,7 @@ from ckpttool.nodes.storage import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, A
 SCHEMA = "ckpttool/part/1"
 
 MOST_PARTS = 100_000
-"""Maximum number of parts of a tree."""
+"""Maximum number of parts per tree."""
 
 _BEGIN = f'{{"schema": "{SCHEMA}"'.encode("ascii")
 _BEGIN_OF_ANY_VERSION = b'{"schema": "ckpttool/part/'
@@ -62,13 +62,13 @@ _MOST_OF_A_SEAT = 1 << 20
 """Maximum bytes of the first line."""
 
 _RETAINED_LINES = 4
-"""Number of saves whose decoded reports stay in memory: those of all saves would need too much."""
+"""Number of saves whose decoded reports stay in memory: the reports of all saves would need too much."""
 
 _MOST_CONTENT = 256 << 20
-"""Maximum bytes of all record files of a part together, unpacked."""
+"""Maximum total bytes of a part's record files, when unpacked."""
 
 _PLAIN_BYTES = 64
-"""Records up to this size are not compressed, because that would save nothing."""
+"""Maximum size of records that are not compressed, because compression would save nothing."""
 
 _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
 """Exceptions from decoding untrusted text; a `ParseError` is a ValueError."""
@@ -81,11 +81,11 @@ class PartView:
     seat: Seat
     answers: Answers
     report_of: Callable[[str], ShardReport | None]
-    """The report on a shard, by its path; None if that machine did not check it."""
+    """The report on a shard, by the shard's path; None if that machine did not check the shard."""
     damaged: tuple[FoundDamaged, ...] = ()
-    """Files whose content earlier checks there found damaged."""
+    """Files that earlier checks on that machine found damaged."""
     line: Callable[[str], bytes | None] = lambda path: None  # noqa: ARG005
-    """The line with the report on a shard, as it was written: equal lines contain equal reports on the same files."""
+    """The line with the report on a shard, as written: equal lines contain equal reports on the same files."""
 
 
 def encode_part(
@@ -99,11 +99,11 @@ def encode_part(
     """Return the content of a part's file.
 
     Args:
-        seat: The number of the part, and its place and time.
-        answers: The answers of the storage there.
-        saves: The reports on the shards of each save, by its name; each shard once.
+        seat: The number, place and time of the part.
+        answers: The answers of the machine's storage.
+        saves: The reports on each save's shards, by the save's name; each shard once.
         version: Version of ckpttool that wrote the part.
-        damaged: Files that earlier checks there found damaged.
+        damaged: Files that earlier checks on the machine found damaged.
     """
     saves = list(saves)
     line_of = {report.path: number for number, (_, reports) in enumerate(saves) for report in reports}
@@ -120,7 +120,7 @@ def encode_part(
 
 
 def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]]:
-    """Yield the parts in a file, which may be several consecutive parts; for a bad one, the reason.
+    """Yield the parts in a file, which may contain several consecutive parts; for a bad part, yield the reason.
 
     Args:
         data: The complete file.
@@ -144,12 +144,12 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
 
 
 def is_part(path: str) -> bool:
-    """Return whether a file begins like a part; False if it cannot be read."""
+    """Return whether a file begins like a part; False if the file cannot be read."""
     return _head(path, len(_BEGIN_OF_ANY_VERSION)) == _BEGIN_OF_ANY_VERSION
 
 
 def seat_in(path: str) -> Seat | None:
-    """Return the seat in the first line of a file; None if it has no seat, or cannot be read."""
+    """Return the seat in the first line of a file; None if the file has no seat, or cannot be read."""
     try:
         return _decode_seat(_object(_head(path, _MOST_OF_A_SEAT).partition(b"\n")[0], "line 1"))
     except _WRONG:
@@ -157,7 +157,7 @@ def seat_in(path: str) -> Seat | None:
 
 
 def _head(path: str, length: int) -> bytes:
-    """Return the first bytes of a file; empty if it cannot be read."""
+    """Return the first bytes of a file; empty if the file cannot be read."""
     folder, name = os.path.split(path)
     try:
         with LocalStorage(folder or ".").open(name) as source:
@@ -224,7 +224,7 @@ def _hash(data: bytes) -> str:
 
 
 def seat_fields(seat: Seat, text: Callable[[str], Json]) -> JsonObject:
-    """Return a seat as JSON, with text that may not be UTF-8 encoded by `text`."""
+    """Return a seat as JSON; `text` encodes texts that may not be UTF-8."""
     disk: JsonObject = {"id": text(seat.disk), "shared": seat.shared}
     if seat.room is not None:
         disk |= {"free_bytes": seat.room.free_bytes, "free_files": seat.room.free_files}
@@ -284,10 +284,10 @@ _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _REQUESTS = frozenset({ENTRIES, KIND, STAMP, FILE, OPEN})
 
 _LAST_ERRNO = 4095
-"""Largest error number: no system has a larger one, and numbers above a C integer have no text."""
+"""Largest error number: no system has a larger number, and numbers above a C integer have no text."""
 
 _WITH_STAMP = 5
-"""Columns of a file's row with its name and stamp; one more has the number of the line with its report."""
+"""Columns of a file's row with its name and stamp; a longer row also has the number of the line with the report."""
 
 
 def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, object]:
@@ -295,7 +295,7 @@ def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
 
     Args:
         answers: All answers.
-        line_of: The number of the line with the report on a file, by its path.
+        line_of: The number of the line with the report on a file, by the file's path.
     """
     listed: set[str] = set()
     folders = []
@@ -338,7 +338,7 @@ def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
 
 
 def _decode_answers(record: JsonObject, line_count: int) -> tuple[Answers, dict[str, int]]:
-    """Return the answers of a storage, and the number of the line with the report on a file, by its path."""
+    """Return the answers of a storage, and the number of the line with the report on each file, by the file's path."""
     answers = Answers()
     line_of: dict[str, int] = {}
     for value in get_list(record, "folders"):
@@ -395,7 +395,7 @@ def _decode_entry(folder: str, columns: list[Json], answers: Answers, line_of: d
 # A line of a save: the reports on its shards.
 
 _Codec: TypeAlias = "tuple[Callable[[Any], Json], Callable[[Json], Any]]"
-"""The encoding and decoding of a value."""
+"""The functions that encode and decode a value."""
 
 
 def _plain(decode: Callable[[Json], Any]) -> _Codec:
@@ -404,7 +404,7 @@ def _plain(decode: Callable[[Json], Any]) -> _Codec:
 
 
 def _optional(codec: _Codec) -> _Codec:
-    """Return the codec of an optional value."""
+    """Return the codec for a value that may be None."""
     encode, decode = codec
     return (
         lambda value: None if value is None else encode(value),
@@ -437,15 +437,15 @@ _FIELDS: dict[str, _Codec] = {
     "digest": _optional((lambda digest: [digest.xxh3_128, *digest.chunks], _decode_digest)),
     "remembered": _plain(as_bool),
 }
-"""The fields of a report that are encoded on their own, in the order of their columns. The many `stats` stay on their
-machine. Fields that are known only from the reports of all ranks together are also omitted."""
+"""The fields of a report that are encoded separately, in the order of their columns. The many `stats` stay on the
+report's machine. Fields that are known only from the reports of all ranks together are also omitted."""
 
 _SCALAR = "scalar "
-"""Prefix of the column of a scalar."""
+"""Prefix of the columns of scalars."""
 
 
 def _encode_save(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:
-    """Encode the reports on the shards of a save: a common value once, else one row each."""
+    """Encode the reports on a save's shards: a value that all reports share once, other values in one row each."""
     names: dict[tuple[str, ...], int] = {}
     tensor_rows: dict[tuple[int, bytes], int] = {}
 
@@ -485,7 +485,7 @@ def _is_constant(column: Sequence[Json]) -> bool:
 
 
 def _decode_save(line: bytes, where: str, answers: Answers) -> dict[str, ShardReport]:
-    """Decode the reports in a line, by the paths of the shards; empty if ckpttool did not write it."""
+    """Decode the reports in a line, by the shards' paths; empty if ckpttool did not write the line."""
     try:
         record = _object(line, where)
         same, names = get_object(record, "same"), [as_str(name) for name in get_list(record, "columns")]
@@ -532,7 +532,7 @@ def _decode_tensors(record: JsonObject) -> list[TensorDigests]:
 
 
 def _encode_report_stamp(report: ShardReport, answers: Answers) -> Json:
-    """Encode the stamp of the file that was read: true if it is the listed one."""
+    """Encode the stamp of the file that was read; true if it equals the listed stamp."""
     listed = answers.stamps.get(report.path)
     if report.stamp is None:
         return None
@@ -581,7 +581,7 @@ def _decode_finding(record: JsonObject, path: str) -> Finding:
 
 
 def encode_text(text: str) -> Json:
-    """Encode text; for a name that is not UTF-8, its bytes."""
+    """Encode text; for a name that is not UTF-8, encode its bytes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -600,7 +600,7 @@ def decode_path(value: Json) -> str:
     """Decode a path in the tree or right above it.
 
     Raises:
-        ParseError: It is outside the tree.
+        ParseError: The path is outside the tree.
     """
     path = decode_text(value)
     if path.startswith("/") or "\0" in path or ".." in path.split("/")[1:]:
@@ -635,7 +635,7 @@ def _decode_stamp(columns: Sequence[Json]) -> FileStamp:
 
 
 def _packed(content: bytes) -> Json:
-    """Encode bytes: short ASCII as text, anything else compressed, after its length."""
+    """Encode bytes: short ASCII as text; anything else compressed, after its length."""
     if len(content) <= _PLAIN_BYTES and content.isascii():
         return content.decode("ascii")
     return [len(content), b64encode(zlib.compress(content, 6)).decode("ascii")]

@@ -1,4 +1,4 @@
-"""Sealing on one of several machines: its files of a checkpoint, in its own manifest next to the checkpoint's."""
+"""Seal one machine's files of a checkpoint, in a manifest of its own next to the checkpoint's manifest."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ckpttool.trainers.base import Refusal
 
 
 def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
-    """Seal this machine's files of a checkpoint, in its own manifest next to the checkpoint's.
+    """Seal this machine's files of a checkpoint, in a manifest of its own next to the checkpoint's manifest.
 
-    Missing ranks are not a problem here, because a seal is about files. Files that are not intact or already sealed are
-    not sealed; and if there is a finding against the complete save, none of it is sealed.
+    Missing ranks are not a problem here, because a seal is about files. Files that are not intact, or are already
+    sealed, are not sealed; and if there is a finding against the complete save, no file is sealed.
 
     Args:
         tree: The visible files, scanned with sizes.
@@ -35,7 +35,7 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
         now: Unix seconds.
 
     Returns:
-        As for `seal_checkpoint`, with the manifest of this machine alone; its findings are the reasons why files were
+        As for `seal_checkpoint`, with the manifest of this machine alone; the findings are the reasons why files were
         not sealed.
 
     Raises:

@@ -27,15 +27,15 @@ from ckpttool.core.storage.base import (
 )
 
 Failure: TypeAlias = tuple[str, int]
-"""The name of the error's class, and its number; never its text, which is in another machine's language."""
+"""The name of the error's class, and the error number; never the error text, which may be in a different language."""
 
 ENTRIES, KIND, STAMP, FILE, OPEN = "entries", "kind", "stamp", "file", "open"
-"""The requests that may have failed."""
+"""The kinds of requests that may have failed."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """All answers of a storage. Paths are relative to the tree's root; those above it begin with `..`."""
+    """All answers of a storage. Paths are relative to the tree's root; paths above the root begin with `..`."""
 
     entries: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
     """Folders that were listed, sorted by name."""
@@ -43,37 +43,37 @@ class Answers:
     files: dict[str, bytes] = field(default_factory=dict)
     """Small files that were read completely."""
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """The ranges that were read of other files, by offset; shorter than requested at the end of a file."""
+    """The ranges of other files that were read, by offset; shorter than requested at the end of a file."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
     """Failures by request and path."""
     divided: dict[str, str] = field(default_factory=dict)
     """For folders whose files were divided among processes: a hash of all names, by path."""
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
-    """For records of which each machine may have its own, by path: the content by the machine's name.
+    """For records that each machine may have for itself, by path: the content, by the machine's name.
 
-    It is never written: it is known only when the parts are combined.
+    This attribute is never written to a part: it is known only when the parts are combined.
     """
 
 
 class RecordedSource:
-    """A file of another machine: only ranges that were read there can be read."""
+    """A file on a different machine: the only ranges that can be read are those that were read there."""
 
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
     def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], report: ShardReport | None) -> None:
-        """Store its stamp, the ranges that were read, and its report."""
+        """Store the file's stamp, the ranges that were read, and the report on the file."""
         self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, report
 
     @property
     def shown(self) -> ShardReport | None:
-        """The report on it, unless bytes were recorded, which show more."""
+        """The report on the file, unless bytes were recorded, which show more."""
         return None if self._pieces else self._shown
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes from `offset`; fewer than `length` only at the end of the file.
 
         Raises:
-            OSError: The bytes were not read on its machine.
+            OSError: The bytes were not read on the file's machine.
         """
         end = min(offset + length, self.stamp.size)
         if end <= offset:
@@ -91,7 +91,7 @@ class RecordedSource:
 
 
 class RecordedStorage:
-    """A folder of a tree that was checked elsewhere."""
+    """A folder of a tree that was checked on a different machine."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class RecordedStorage:
         return content
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return each machine's content of a path."""
+        """Return each machine's content at a path."""
         path = self._path(path)
         self._fail(FILE, path)
         return self._answers.by_host.get(path, ())
@@ -217,13 +217,13 @@ class RecordedStorage:
 
 
 def _inside(folder: str, path: str) -> str:
-    """Return a path in a folder of the tree relative to the tree's root; empty for the root itself."""
+    """Return the path of an entry in a folder, relative to the tree's root; empty for the root itself."""
     joined = normpath(f"{folder or '.'}/{path}")
     return "" if joined == "." else joined
 
 
 def not_recorded(path: str) -> OSError:
-    """Return the error for a range that was not read on its machine."""
+    """Return the error for a range that was not read on the file's machine."""
     return OSError(errno.ENODATA, "it was not checked on its machine", path)
 
 
@@ -241,10 +241,10 @@ _ERRORS: dict[str, tuple[type[OSError], str]] = {
     OverLimitError.__name__: (OverLimitError, "more bytes than such a file can have"),
     RecordsDifferError.__name__: (RecordsDifferError, "the machines have different records"),
 }
-"""The errors that keep their class, with their texts; any other is an `OSError` with its number."""
+"""The errors that keep their class, with their texts; any other error becomes an `OSError` with its number."""
 
 FAILURES = frozenset({OSError.__name__, *_ERRORS})
-"""Names of the classes of errors that an answer may be."""
+"""Names of the error classes that an answer may be."""
 
 DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
 """The answer for a record that differs between machines."""
@@ -268,29 +268,29 @@ def _raised(failure: Failure, path: str) -> OSError:
 
 
 _OPENED: dict[str, Callable[[str, str], Storage]] = {}
-"""The function that opens the roots of a key; it takes the root and the path behind the key."""
+"""For each key, the function that opens roots; the function takes the root and the path after the key."""
 
 
 def root_of_key(scheme: str, key: str, path: str) -> str:
-    """Return the root of a path after a key; it has at least two parent folders, even for `.` and `../x`."""
+    """Return the root for a path after a key; the root has at least two parent folders, even for `.` and `../x`."""
     return f"{_begin(scheme, key)}{_placed(path)}"
 
 
 def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> None:
-    """Make `open_storage` use a function for the roots that begin with a key, until the next call for that key."""
+    """Make `open_storage` use a function for roots that begin with a key, until the next call for that key."""
     _OPENED[_begin(scheme, key)] = open_inner
 
 
 def take_back(scheme: str, key: str) -> None:
-    """Stop opening these roots."""
+    """Stop using that function for these roots."""
     _OPENED.pop(_begin(scheme, key), None)
 
 
 def opened(root: str) -> Storage:
-    """Open a root behind a key.
+    """Open a root that begins with a key.
 
     Raises:
-        UsageError: The key has no function.
+        UsageError: There is no function for the key.
     """
     begin, _, path = root.partition("!")
     open_inner = _OPENED.get(f"{begin}!")
@@ -300,13 +300,13 @@ def opened(root: str) -> Storage:
 
 
 def inner_of(path: str, tree: str) -> str:
-    """Return a path behind a key relative to the root of the tree; empty for the root itself."""
+    """Return the path after a key, relative to the root of the tree; empty for the root itself."""
     inner = relpath(f"/{path.strip('/')}", _placed(tree))
     return "" if inner == "." else inner
 
 
 def _begin(scheme: str, key: str) -> str:
-    """Encode any key as one word that ends in the only `!`."""
+    """Encode any key as one word that ends in its only `!`."""
     return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
 
 
@@ -317,20 +317,20 @@ def _placed(path: str) -> str:
 
 
 _ABOVE = ("-", "-", "-")
-"""Stand-ins for the folders above a relative root: the tree's own, its output folder, and the one above that."""
+"""Stand-ins for the folders above a relative root: the tree's folder, its output folder, and the folder above."""
 
 
 class NotingStorage:
-    """A storage that records the answers of another one."""
+    """A storage that records a different storage's answers."""
 
     def __init__(self, root: str, storage: Storage, answers: Answers, inner: str) -> None:
-        """Set the recorded storage, and the destination of its answers.
+        """Set the storage to record, and the destination of its answers.
 
         Args:
-            root: Its path here.
+            root: The path of the storage on this machine.
             storage: The storage that answers.
             answers: All answers so far.
-            inner: The path of its root relative to the tree's root; empty for the tree's root.
+            inner: The path of the storage's root relative to the tree's root; empty for the tree's root.
         """
         self.root = root
         self._storage = storage
@@ -416,20 +416,20 @@ class Divided(NamedTuple):
     """One process's share of a folder."""
 
     mine: list[Entry]
-    """The entries of this process: its share, and all undivided entries."""
+    """The entries for this process: its share, and all entries that are not divided."""
     names: list[str] | None
-    """All divided names, sorted; None if no names are divided. A process that sees other names sees another disk."""
+    """All divided names, sorted; None if no names are divided. If a process sees other names, its disk is different."""
 
 
 Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
-"""A function of a folder's path, relative to the tree's root, and its entries."""
+"""A function of a folder's path, relative to the tree's root, and the folder's entries."""
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:
-    """Divide a tree in which each rank has a folder: folder k is checked by process k mod count.
+    """Divide a tree in which each rank has a folder: process k mod count checks folder k.
 
     Args:
-        sign: The name of such a folder, `rank_N/`, with `N` for its number.
+        sign: The name of such a folder, `rank_N/`, in which `N` is its number.
         index: Number of this process, from 0.
         count: Number of processes.
     """
@@ -452,7 +452,7 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
 
 
 def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
-    """Divide a tree in which ranks share folders: the k-th shard of a folder, by name, goes to process k mod count.
+    """Divide a tree in which ranks share folders: process k mod count checks the k-th shard of a folder, by name.
 
     Args:
         suffixes: Suffixes of shards' names; every process reads all other files, which are records.
@@ -471,7 +471,7 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
 
 
 class SharedOut(PassedOn):
-    """A storage backend that lists only the entries of one process; all processes see the same disk."""
+    """A storage backend that lists only one process's entries; all processes see the same disk."""
 
     def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
         """Set the complete storage.
@@ -479,7 +479,7 @@ class SharedOut(PassedOn):
         Args:
             storage: The complete storage.
             mine: Selects the files to check.
-            inner: The path of its root relative to the tree's root.
+            inner: The path of the storage's root relative to the tree's root.
             divided: Destination for a hash of the divided names, by folder.
         """
         super().__init__(storage)
@@ -488,7 +488,7 @@ class SharedOut(PassedOn):
         self._divided = divided
 
     def entries(self, folder: str) -> list[Entry]:
-        """List a folder, without the entries of other processes."""
+        """List a folder, excluding the entries of other processes."""
         entries = self._storage.entries(folder)
         inner = _inside(self._inner, folder)
         if inner == ".." or inner.startswith("../"):

@@ -1,4 +1,4 @@
-"""The tree that several machines checked, from the parts that they wrote."""
+"""The tree that several machines checked, read from the parts that they wrote."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
-    """Yield every part, with its name; for an unreadable part, the reason.
+    """Yield every part with its name; for an unreadable part, yield the reason.
 
     Args:
-        path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, with one or
-            more such files in sequence.
+        path: A folder in which to read all files with a part's name; such a file; or `-` for standard input, with one
+            or more such files in sequence.
 
     Raises:
-        UnsafeError: There are more parts than any training has.
+        UnsafeError: There are more parts than any training run has.
         OSError: The folder cannot be listed.
     """
     if path == STREAM:
@@ -82,11 +82,11 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
         path: The path of the parts, as the user typed it.
         layout: Use only this layout.
         config: The config of the run to resume.
-        root: The tree's path, if it differs between its machines.
+        root: The tree's path, if the path differs between its machines.
 
     Raises:
         UnknownLayoutError: No machine saw a tree.
-        UsageError: They recorded several trees, and none is selected.
+        UsageError: The machines recorded several trees, and none is selected.
         IncompleteError: Some parts are missing.
     """
     machines = _machines_of(path, root)
@@ -131,7 +131,7 @@ def _machines_of(path: str, root: str | None) -> MachinesOfParts:
 
 
 def _opened(machines: MachinesOfParts) -> Storage:
-    """Make the machines' records available to `open_storage`, also above the tree, and return the tree's storage."""
+    """Let `open_storage` read the machines' records, including those above the tree; return the tree's storage."""
     tree, key = machines.merge.root, machines.merge.source
 
     def open_inner(root: str, path: str) -> Storage:

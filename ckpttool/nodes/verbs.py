@@ -1,4 +1,4 @@
-"""Write a part: the view of a tree on one of several machines."""
+"""Write a part: one machine's view of a tree that several machines have."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
 
     Args:
         question: The tree to record, and the output file.
-        read: Reports from earlier reads, by path: used for unchanged files.
+        read: Reports from earlier reads, by path, for use if the files are unchanged.
 
     Returns:
-        The written part, whatever it contains; None if the launcher assigns no files to this process.
+        The written part, whatever it contains; None if this process only supervises others.
 
     Raises:
         UsageError: The number of the part is unknown, or the part cannot be written to `out`.
@@ -61,10 +61,10 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
 
 
 def earlier_reports(question: PartQuestion) -> dict[str, ShardReport]:
-    """Return the reports in the existing part, by the shards' paths; none if it cannot be read.
+    """Return the reports in the existing part, by the shards' paths; empty if the part cannot be read.
 
     Raises:
-        UsageError: The number of the part is unknown, or it cannot be written there.
+        UsageError: The number of the part is unknown, or the part cannot be written there.
     """
     from ckpttool.nodes.tree import read_views
 
@@ -82,7 +82,7 @@ def earlier_reports(question: PartQuestion) -> dict[str, ShardReport]:
 
 
 def _destination(question: PartQuestion, process: Process) -> tuple[Located | None, str, str]:
-    """Return the local tree, if any, its root, and the file for its part.
+    """Return this machine's tree, if any, the tree's root, and the file for the part.
 
     Raises:
         UsageError, UnsafeError, WriteFailedError: The same as in `_located` and `place_of`.
@@ -92,13 +92,13 @@ def _destination(question: PartQuestion, process: Process) -> tuple[Located | No
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
-    """Record the view of each node of the cluster that `on_ray` joined, and write the parts here.
+    """Record the view of each node in the cluster that `on_ray` joined, and write the parts here.
 
     Args:
-        question: The tree to record, whose path is the same on all nodes. The parts' numbers are assigned here.
+        question: The tree to record, which has the same path on all nodes. This function assigns the parts' numbers.
 
     Yields:
-        The written parts, node by node; for a lost node, the finding that its files are unknown.
+        The written parts, node by node; for a lost node, the error that its files are unknown.
 
     Raises:
         UsageError: No cluster was joined, a node cannot check the tree or has another version, or the request makes no
@@ -141,7 +141,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
 def part_on_node(
     version: str, question: PartQuestion, number: int, of: int
 ) -> tuple[str, str, tuple[PartWritten, bytes] | str]:
-    """Record this node's part for the requesting machine; return the host, its version, and the part or an error."""
+    """Record this node's part for the machine that requested it; return host, version, and the part or an error."""
     host = socket.gethostname()
     process = process_of_part(f"{number}/{of}")
     if version != __version__ or process is None:
@@ -159,7 +159,7 @@ def _made(
     root: str,
     read: Mapping[str, ShardReport] | None = None,
 ) -> tuple[PartWritten, bytes]:
-    """Read the local files; return the part, with only its path missing, and its content.
+    """Read the local files; return the part, complete except for its path, and its content.
 
     For unchanged files, the reports in `read` take precedence over their headers.
 
@@ -216,7 +216,7 @@ def _made(
 
 
 def _with_read(view: NodeView, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
-    """Return the report of each shard: for an unchanged file, the one from the last read."""
+    """Return the report on each shard; for an unchanged file, the report from the last read."""
     reports = dict(view.reports)
     for path in reports.keys() & read.keys():
         stamp = read[path].stamp
@@ -229,7 +229,7 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """Write a part.
 
     Raises:
-        WriteFailedError, NotDurableError: It could not be written.
+        WriteFailedError, NotDurableError: The part could not be written.
     """
     from ckpttool.core.write.files import replace as write
 
@@ -239,13 +239,13 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
 
 
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
-    """Return the local tree, if any, and its root: a missing tree is recorded in the part.
+    """Return this machine's tree, if any, and the tree's root: a missing tree is recorded in the part.
 
     If this machine has no tree, the root is the probable place of the tree on other machines: the first of the folders
     in which trainers save, else the named folder.
 
     Raises:
-        UsageError: There are several trees, or it is not a folder on this machine.
+        UsageError: There are several trees, or the path is not a folder on this machine.
     """
     tree = question.tree
     path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
@@ -265,7 +265,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return the number of this process, from 0, and of those that share the work; None if it is not divided.
+    """Return this process's number, from 0, and how many processes share the work; None if it is not divided.
 
     Raises:
         UsageError: The work must be divided on this machine, but the number of processes is unknown.
@@ -284,7 +284,7 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
 
 
 def _folders(root: str, view: NodeView) -> list[str]:
-    """Return the tree's folder with the listed folders in it; if it does not exist, its nearest existing parent."""
+    """Return the tree's folder and the listed folders in it; if it does not exist, its nearest existing parent."""
     folder = LocalDisk().nearest(root)
     if folder != root:
         return [folder]

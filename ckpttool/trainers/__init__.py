@@ -1,4 +1,4 @@
-"""Trainers: the layout of their files, the meaning of their records, and the settings that load a save."""
+"""What ckpttool knows about each trainer: the layout of the files, the records, and the settings that load a save."""
 
 FINDINGS = (
     "ckpttool.trainers.findings:TrainersCode",
@@ -7,4 +7,4 @@ FINDINGS = (
     "ckpttool.trainers.deepspeed.findings:DeepSpeedCode",
     "ckpttool.trainers.huggingface.findings:HuggingFaceCode",
 )
-"""`"module:name"` of each class of trainers' own findings, like `Feature.findings` of a feature."""
+"""`"module:name"` of each class of findings that only trainers have, like `Feature.findings` of a feature."""

@@ -1,4 +1,4 @@
-"""Optional knowledge about a trainer: an object with answers, or None if nothing is known."""
+"""Optional knowledge about a trainer: each part is an object that answers questions, or None if nothing is known."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
 
 
 class HealthFile(Protocol):
-    """A file in which a trainer records the health of its saves, in their folder or above it."""
+    """A file in which a trainer records the health of its saves, in the folder of the saves or above it."""
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """Name of the file."""
         ...
 
     def read(self, storage: Storage, path: str) -> HealthBook:
@@ -38,7 +38,7 @@ class HealthFile(Protocol):
         ...
 
     def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Return its new content with the health of saves, by their recorded names; the old content if nothing changes.
+        """Return the file's content with the health of saves, by recorded name; the old content if nothing changes.
 
         Raises:
             ValueError: The old content is not from such a file.
@@ -50,20 +50,20 @@ class ConfigReader(Protocol):
     """Reader of a trainer's configs."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Return, without parsing, if a file may be this trainer's config; False only if `read` would return None."""
+        """Return without parsing whether a file may be the trainer's config; False only if `read` would return None."""
         ...
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return the config's settings for resuming, parallelism and data; None if it is not a config of this trainer.
+        """Return the config's settings for resuming, parallelism and data; None for any other file.
 
         Only keys that no other trainer uses identify the trainer.
 
         Args:
             file: The complete file.
-            devices: Number of ranks to start, for configs that do not contain it.
+            devices: Number of ranks to start, for configs that do not contain the number.
 
         Raises:
-            CkptToolError: The config is this trainer's and cannot be used.
+            CkptToolError: The config belongs to this trainer, but cannot be used.
         """
         ...
 
@@ -71,7 +71,7 @@ class ConfigReader(Protocol):
         """Return the layout in which a run with this config saves and loads; None if unknown.
 
         Raises:
-            UsageError: The config is another trainer's.
+            UsageError: The config belongs to a different trainer.
         """
         ...
 
@@ -80,7 +80,7 @@ class ConfigReader(Protocol):
         ...
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Return the right value of each mistake that has exactly one."""
+        """Return the correct value for each mistake that has only one."""
         ...
 
 
@@ -89,7 +89,7 @@ class LaunchTarget(Protocol):
 
     @property
     def folder(self) -> str:
-        """The folder in which its commands are run, as its documentation names it."""
+        """The folder in which the trainer's commands are run, as its documentation names it."""
         ...
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
@@ -109,23 +109,23 @@ class LaunchTarget(Protocol):
         ...
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Report a config for a different number of devices than will be started, for any checkpoint."""
+        """Report a config for a different number of devices than will be started, whatever the checkpoint."""
         ...
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Return the folder of the next saves, and how many must fit there."""
+        """Return the folder that the next saves will go to, and how many saves must fit there."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStart:
-    """A start without an explicitly named save."""
+    """A start of the trainer that names no save explicitly."""
 
     storage: Storage
     """The tree."""
     inventory: Inventory
     checked: Callable[[Checkpoint], Verdict]
-    """Checks a save's headers and sizes. Most trainers choose by name, and notice damage only when they load."""
+    """Checks a save's headers and sizes. Most trainers choose by name, and notice damage only while loading."""
     config: RunConfig | None
     """Config of the run to resume; None if unknown."""
     world_size: int | None
@@ -133,14 +133,14 @@ class OwnStart:
 
 
 class Simulator(Protocol):
-    """Simulation of a trainer's own choice."""
+    """Simulation of the choice that a trainer makes on its own."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Return the save that a version would load, why, and the outcome.
+        """Return the save that a version of the trainer would load, the reason, and the outcome.
 
         Args:
-            start: The tree, and the config and the number of ranks of the run.
-            version: The version as people write it: `2.1`; None for the newest known version, or the behaviour of all
+            start: The tree, the run's config, and its number of ranks.
+            version: The version, such as `2.1`; None for the newest known version, or for the behaviour of all
                 known versions.
 
         Raises:
@@ -152,32 +152,32 @@ class Simulator(Protocol):
         """Return the save that a start with the current config, records and names would load, by the same rules.
 
         Args:
-            start: The tree, and the config and the number of ranks of the run.
+            start: The tree, the run's config, and its number of ranks.
             plan: The plan: the checkpoint to load, and the position in the data.
         """
         ...
 
 
 class Phrasing(Protocol):
-    """A trainer's settings for ckpttool's advice."""
+    """Translates ckpttool's advice into a trainer's settings."""
 
     @property
     def own_policy(self) -> str | None:
-        """Name of the policy that is the trainer's own rule, with its defaults; None if it has no such rule."""
+        """Name of the policy that is the trainer's own rule with its defaults; None if the trainer has no such rule."""
         ...
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Return the trainer's settings for a detour around bad data; None if it has no such settings."""
+        """Return the trainer's settings for a detour around bad data; None if the trainer has none."""
         ...
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return the settings for thresholds; None if it has none."""
+        """Return the trainer's settings for thresholds; None if the trainer has none."""
         ...
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return the settings for skipping batches of the data; None if it has none."""
+        """Return the trainer's settings for skipping batches of the data; None if the trainer has none."""
         ...
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Format a policy's settings in the trainer's terms if the policy is its own; else return them unchanged."""
+        """Format the settings of the trainer's own policy in its terms; return those of other policies unchanged."""
         ...

@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 def referred(reference: str) -> object:
-    """Import the target of a reference, `package.module:name`; for a class, return an instance."""
+    """Import the target of a reference, `package.module:name`; if the target is a class, return an instance."""
     found: object = imported(reference)
     return found() if isinstance(found, type) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Data that a scan collects in addition to the names."""
+    """Data that a scan collects in addition to names."""
 
     sizes: bool = False
-    """Also read every shard's stamp, which takes one more call per file."""
+    """Whether to read every shard's stamp as well, which takes one more call per file."""
     steps_per_epoch: int | None = None
-    """Sink size, or batches in the data set: converts names to steps if no shard shows them."""
+    """Sink size, or batches in the data set: used to convert names to steps if no shard shows the steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Refusal:
     """The reason, worded to follow the path or the request in a sentence: "is one checkpoint, not a tree of
     …"."""
     is_of_tree: bool = False
-    """Whether no save of the tree may ever be moved, rather than only this one for now."""
+    """True if no save of the tree may ever be moved; False if the refusal is only about this save, for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class Part:
     """The meaning of a path inside a tree."""
 
     focus: str | None
-    """The save's name, or the name of the selected file; None for all saves."""
+    """Name of the save or of the selected file; None for all saves."""
     resolved_from: str | None
-    """The selected object: "checkpoint 20_2 on all ranks"; None if it is the tree."""
+    """The selected object, such as "checkpoint 20_2 on all ranks"; None for the whole tree."""
 
     @classmethod
     def of_save(cls, name: str) -> Part:
@@ -78,7 +78,7 @@ class Part:
 
 
 WHOLE_TREE = Part(focus=None, resolved_from=None)
-"""The meaning of a file in the root of a tree that belongs to no single save: a tracker, a part of its only save."""
+"""The meaning of a file in the root that belongs to no single save, such as a tracker or a part of the only save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,10 @@ class Members:
     """The files that belong to one save only, and may be moved with it."""
 
     paths: tuple[str, ...]
-    """Files, or the one folder that contains them, relative to the root. The first is moved first: without it, the save
-    no longer looks intact."""
+    """Files, or the one folder that contains them, relative to the root. The first path is moved first: without it, the
+    save no longer looks intact."""
     records: tuple[str, ...] = ()
-    """The trainer's records of a save besides its shards; their times also show that a save is in progress."""
+    """The trainer's records of a save, apart from the shards; their times also show that a save is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,37 +99,37 @@ class LayoutSigns:
     name: str
     """Name for `--layout` and JSON."""
     sign: str
-    """The sign of its folder, for messages: `rank_N/`, with a slash for a folder."""
+    """The sign of the layout's folder, for messages: `rank_N/`, with a slash for a folder."""
     gives_way: bool = False
-    """Whether saves of other layouts have the same signs: a folder that another layout claims then has only that."""
+    """Whether other layouts' saves have these signs too: if another layout claims a folder, only that layout counts."""
     recognise: Callable[[Listing], bool]
-    """Returns whether a folder has this layout, by its names, or by the names in its folders if other layouts use the
-    same folder names.
+    """Returns whether a folder has this layout, judged by its names, or by the names in its folders if other layouts
+    use the same folder names.
 
     The folder is the root of the tree, which contains the saves: a save itself is a part of the tree around it. The
     listing may contain only one entry, whose contents then identify the trainer of the save.
 
     Raises:
-        OSError: A folder that would decide cannot be listed.
+        OSError: A folder that would decide the answer cannot be listed.
     """
     part: Callable[[Listing, str, str | None], Part | Refusal | None]
     """Returns the part to which a folder below the root, or a file in it or in the root, belongs if the tree has this
     layout.
 
     Args:
-        listing: The root, or only the entry with which the path begins: if a save may have any name, the contents of
+        listing: The root, or only the path's first entry: if a save may have any name, the contents of
             the folder decide.
-        folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
-        file: The name of the selected file in it; None for the folder itself.
+        folder: The folder's path, such as `checkpoint-12/optimizer_0`; empty for the root itself.
+        file: The name of the selected file in that folder; None for the folder itself.
 
     Returns:
-        None if no tree of this layout has such a path; a refusal if it has the folder, but not such a file.
+        None if no tree of this layout has such a path; a refusal if the layout has the folder, but no such file.
 
     Raises:
-        OSError: A folder that would decide cannot be listed.
+        OSError: A folder that would decide the answer cannot be listed.
     """
     reference: str
-    """Reference to the layout, `module:name`; empty for that of a single file, by which no folder is recognized."""
+    """Reference to the layout, `module:name`; empty for a single file's layout, which never matches a folder."""
 
     @property
     def layout(self) -> Layout:
@@ -152,12 +152,12 @@ class Layout(Protocol):
 
     @property
     def is_tree(self) -> bool:
-        """Whether its root is a folder of checkpoints; a single file may be in any folder."""
+        """Whether the layout's root is a folder of checkpoints; a single file may be in any folder."""
         ...
 
     @property
     def rank_files(self) -> RankFiles:
-        """Where a save's rank files are: whether an absent file is missing, or may be on another machine."""
+        """Location of a save's rank files: whether an absent file is missing, or may be on a different machine."""
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -171,16 +171,16 @@ class Layout(Protocol):
         and sets the minimum lengths of the other files.
 
         Raises:
-            OSError: The disk did not answer.
+            OSError: The disk could not be read.
         """
         ...
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Return the files required of every save; "unknown" if no record shows them.
+        """Return the files required of every save; "unknown" if no record names them.
 
         Args:
-            inventory: As scanned.
-            evidence: The external evidence.
+            inventory: The inventory from the scan.
+            evidence: Evidence from outside the tree.
         """
         ...
 
@@ -189,7 +189,7 @@ class Layout(Protocol):
         ...
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the files that are moved with a save; a refusal if its saves must not be moved."""
+        """Return the files that are moved with a save; a refusal if the layout's saves must not be moved."""
         ...
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -197,18 +197,18 @@ class Layout(Protocol):
         ...
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Return the path of a rank's file, existing or not; a refusal if no rank's file can be a copy of another's."""
+        """Return the path of a rank's file, existing or not; a refusal if ranks' files are never copies."""
         ...
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the files that a machine needs for any rank; none if each rank reads its own."""
+        """Return the files that a machine needs for any rank; an empty list if each rank reads only its own."""
         ...
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read from the training's own records which slice of each tensor a rank has; None if unknown.
 
         Raises:
-            OSError: The disk did not answer.
+            OSError: The disk could not be read.
         """
         ...
 
@@ -222,31 +222,31 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return, by path, the contents of the trainer's pointers that name a save; omit those that cannot."""
+        """Return by path the contents of the trainer's pointers that name a save; leave out those that cannot."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return the name of a save in the trainer's health file; a refusal if it lists none of this layout."""
+        """Return a save's name in the trainer's health file; a refusal if that file lists no saves of this layout."""
         ...
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Return the settings that load exactly this save, after its renames, if any."""
+        """Return the settings that load exactly this save, after any renames that the save needs."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """A resume, before its trainer's effects are added."""
+    """A resume, before the trainer's effects are added."""
 
     plan: ResumePlan
-    """The plan without a data position; its next step is the one after the checkpoint's."""
+    """The plan, without a position in the data; its next step directly follows the checkpoint's step."""
     inventory: Inventory
-    """The complete tree: files next to the chosen checkpoint may be loaded instead."""
+    """The complete tree: a start may load files next to the chosen checkpoint instead."""
     storage: Storage
     data: DataQuestion
-    """The user's settings for the data, without those of the config."""
+    """The user's settings for the data, excluding those from the config."""
     sizes: AskedSizes
-    """The sizes of the resumed run from the user or the config."""
+    """The sizes of the resumed run, from the user or the config."""
     config: RunConfig | None
     environment: Mapping[str, str] | None
     """The environment of the start; None if unknown."""
@@ -257,15 +257,15 @@ class Effects:
     """The effects of a trainer on a resume."""
 
     position: DataPosition
-    """Position at which its data continues."""
+    """Position at which the data continue."""
     settings: tuple[TrainerSetting, ...]
     """The settings for that position."""
     load: LoadSettings | None = None
-    """The settings that load the save, if they depend on the config; None for those of the layout."""
+    """The settings that load the save, if they depend on the config; None to use the layout's settings."""
     next_step: Step | None = None
-    """First global step; None for the one after the checkpoint's, because its counter continues."""
+    """First global step; None if it follows the checkpoint's step, because the trainer's counter continues."""
     findings: tuple[Finding, ...]
-    """Its mistakes, the save that it loads instead, and contradictions in the config, with the reader's findings."""
+    """The trainer's mistakes, the save it loads instead, the config's contradictions, and its reader's findings."""
 
 
 def no_effects(title: str) -> Effects:
@@ -277,99 +277,99 @@ def no_effects(title: str) -> Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """One training framework. A new one needs a folder, and its lines in the registry.
+    """One training framework. A new framework needs a folder, and lines in the registry.
 
-    Each answer is a reference, `module:name`, which is imported on first use; a missing answer is unknown.
+    Each answer is a reference, `module:name`, which is imported on first use. If it is missing, the answer is unknown.
     """
 
     name: str
-    """Name in JSON, configs and plans."""
+    """Name of the trainer in JSON, configs and plans."""
     title: str
-    """Its display name, for sentences."""
+    """Display name of the trainer, for sentences."""
     records: str = ""
-    """Pattern of the names of the small files that it reads in saves and next to them; empty for no files.
+    """Pattern for names of small files that the trainer reads in saves and next to them; empty if it reads none.
 
-    A machine's part contains the contents of these files only.
+    A machine's part contains the contents of only these files.
     """
     places: tuple[str, ...] = ()
-    """Places of its saves below an output folder or a working directory, a training's own first.
+    """Places of the trainer's saves below an output folder or a working directory, a training run's own first.
 
     A `*` at the end of a folder's name represents a number: `logs/version_*/saves`.
     """
     layout_names: tuple[str, ...] = ()
-    """Its layouts of checkpoints, most specific first."""
+    """Names of the trainer's checkpoint layouts, most specific first."""
     layouts_at: tuple[str, ...] = ()
     """The `LayoutSigns` of these layouts, in the same order."""
     log_formats_at: tuple[str, ...] = ()
-    """Formats of its training logs, each a `LogFormat`, most specific first."""
+    """Formats of the trainer's logs, each a `LogFormat`, most specific first."""
     log_places_at: str | None = None
-    """Places of its training logs: `LogPlaces`."""
+    """Places of the trainer's logs: `LogPlaces`."""
     health_file_at: str | None = None
-    """Its record of health: a `HealthFile`."""
+    """The trainer's record of health: a `HealthFile`."""
     configs_at: str | None = None
-    """The reader of its configs: a `ConfigReader`."""
+    """The reader of the trainer's configs: a `ConfigReader`."""
     launch_at: str | None = None
-    """The way to start it: a `LaunchTarget`."""
+    """The way to start the trainer: a `LaunchTarget`."""
     words_at: str | None = None
-    """Its settings for ckpttool's advice: `Phrasing`."""
+    """The trainer's settings for ckpttool's advice: `Phrasing`."""
     words_for_at: str | None = None
-    """A function that returns other settings for some trees and logs, as `words_for` does; else `words_at`."""
+    """A function that returns different settings for some trees and logs, as `words_for` does; else `words_at`."""
     asd_dialects_at: tuple[str, ...] = ()
-    """Its own detectors of silent errors, each an `AsdDialect`, besides those of the frameworks."""
+    """The trainer's own detectors of silent errors, each an `AsdDialect`, in addition to the frameworks' detectors."""
     scalars_at: str | None = None
-    """The scalars of its progress in a file: `OwnScalars`."""
+    """The scalars in a file that show the trainer's progress: `OwnScalars`."""
     simulator_at: str | None = None
-    """The simulation of its own choice: a `Simulator`."""
+    """The simulation of the trainer's own choice: a `Simulator`."""
     evidence_at: str | None = None
-    """A function that returns the evidence of a config and the files next to a tree, as `evidence` does."""
+    """A function that returns the evidence in a config and in the files next to a tree, as `evidence` does."""
     objections_at: str | None = None
-    """A function that returns the objections to a save at other sizes of the run, as `objections` does."""
+    """A function that returns the objections to loading a save at different run sizes, as `objections` does."""
     effects_at: str | None = None
-    """A function that returns its effects on a resume, as `effects` does."""
+    """A function that returns the trainer's effects on a resume, as `effects` does."""
     owned_at: str | None = None
     """A function that returns the saves that only a running trainer may remove, as `owned` does."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
-        """The signs of its layouts, most specific first."""
+        """The signs of the trainer's layouts, most specific first."""
         return cast("tuple[LayoutSigns, ...]", tuple(map(referred, self.layouts_at)))
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
-        """The formats of its training logs, most specific first."""
+        """The formats of the trainer's logs, most specific first."""
         return cast("tuple[LogFormat, ...]", tuple(map(referred, self.log_formats_at)))
 
     @property
     def log_places(self) -> LogPlaces | None:
-        """The places of its training logs; None if unknown."""
+        """The places of the trainer's logs; None if unknown."""
         return cast("LogPlaces | None", _if_any(self.log_places_at))
 
     @property
     def health_file(self) -> HealthFile | None:
-        """Its file of recorded health; None if unknown."""
+        """The trainer's file of recorded health; None if unknown."""
         return cast("HealthFile | None", _if_any(self.health_file_at))
 
     @property
     def configs(self) -> ConfigReader | None:
-        """The reader of its configs; None if unknown."""
+        """The reader of the trainer's configs; None if unknown."""
         return cast("ConfigReader | None", _if_any(self.configs_at))
 
     @property
     def launch(self) -> LaunchTarget | None:
-        """The way to start it; None if unknown."""
+        """The way to start the trainer; None if unknown."""
         return cast("LaunchTarget | None", _if_any(self.launch_at))
 
     @property
     def words(self) -> Phrasing | None:
-        """Its settings for ckpttool's advice; None if it has no such settings."""
+        """The trainer's settings for ckpttool's advice; None if the trainer has no such settings."""
         return cast("Phrasing | None", _if_any(self.words_at))
 
     def words_for(self, inventory: Inventory | None, formats: Collection[str]) -> Phrasing | None:
-        """Return its settings for ckpttool's advice on one training; None if it has no such settings.
+        """Return the trainer's settings for ckpttool's advice on one training run; None if the trainer has none.
 
         Args:
             inventory: The tree of the training run; None if unknown.
-            formats: Names of the formats of its logs.
+            formats: Names of the formats of the run's logs.
         """
         if self.words_for_at is None:
             return self.words
@@ -378,28 +378,28 @@ class Trainer:
 
     @property
     def asd_dialects(self) -> tuple[AsdDialect, ...]:
-        """Its own detectors of silent errors."""
+        """The trainer's own detectors of silent errors."""
         return cast("tuple[AsdDialect, ...]", tuple(map(referred, self.asd_dialects_at)))
 
     @property
     def scalars(self) -> OwnScalars | None:
-        """The scalars of its progress in a file; None if unknown."""
+        """The scalars in a file that show the trainer's progress; None if unknown."""
         return cast("OwnScalars | None", _if_any(self.scalars_at))
 
     @property
     def simulator(self) -> Simulator | None:
-        """The simulator of its own choice; None if unknown."""
+        """The simulator of the trainer's own choice; None if unknown."""
         return cast("Simulator | None", _if_any(self.simulator_at))
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Return the evidence in a config and next to a tree.
 
         Args:
-            output: The folder with the tree.
+            output: The folder that contains the tree.
             config: The config of the run to resume.
 
         Raises:
-            UsageError: The config is another trainer's.
+            UsageError: The config belongs to a different trainer.
         """
         from ckpttool.core.domain.expectation import Evidence
 
@@ -409,11 +409,11 @@ class Trainer:
         return told(output, config)
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-        """Return the objections to a save at the sizes of the resumed run; any objection except a note rules it out.
+        """Return the objections to a save at the resumed run's sizes; any objection except a note rules out the save.
 
         Args:
             checkpoint: The save.
-            requested: The sizes of the run from the user or the config; others are unchanged.
+            requested: The run's sizes from the user or the config; all other sizes are unchanged.
         """
         if self.objections_at is None:
             return ()
@@ -421,11 +421,11 @@ class Trainer:
         return told(checkpoint, requested)
 
     def effects(self, resume: Resume) -> Effects:
-        """Return the trainer's effects on a plan: the position in the data, its mistakes, the save it loads instead.
+        """Return the trainer's effects on a plan: its data position, its mistakes, and the save that it loads instead.
 
         Raises:
-            UsageError: The config is another trainer's.
-            IncompleteError: A file that it depends on cannot be read.
+            UsageError: The config belongs to a different trainer.
+            IncompleteError: A file that the effects depend on cannot be read.
         """
         if self.effects_at is None:
             return no_effects(self.title)
@@ -437,7 +437,7 @@ class Trainer:
 
         Args:
             inventory: The complete tree.
-            config: The config of the run that saves there; None if unknown.
+            config: The config of the run that saves to this tree; None if unknown.
         """
         if self.owned_at is None:
             return {}

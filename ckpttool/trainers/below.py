@@ -1,4 +1,4 @@
-"""Find the trees below a folder with many training runs. No file is opened."""
+"""Find the trees below a folder that contains many training runs. No file is opened."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ckpttool.trainers.parts import recognised, trees_around
 LEVELS = 8
 """Depth of the search for a tree below a folder."""
 MOST_FOLDERS = 20_000
-"""Maximum number of folders to list; larger trees must be searched in parts."""
+"""Maximum number of folders to list; search larger trees in parts."""
 
 
 class TreeFolder(NamedTuple):
-    """A folder with the names of a tree, or a possible tree."""
+    """A folder whose names are those of a tree, or that may be a tree."""
 
     path: str
     is_known: bool
-    """False if it cannot be listed."""
+    """False if the folder cannot be listed."""
 
 
 def trees_below(
     root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS, hidden: bool = True
 ) -> Iterator[TreeFolder]:
-    """Yield the trees in and below a folder, sorted; links are not followed, and checkpoints not searched.
+    """Yield the trees in and below a folder, sorted; do not follow links or search inside checkpoints.
 
     Args:
         root: The start folder.
@@ -42,7 +42,7 @@ def trees_below(
         hidden: Whether to search folders whose names begin with a dot.
 
     Raises:
-        IncompleteError: There are more folders.
+        IncompleteError: There are more folders than `most`.
     """
     if _is_in_a_save(root, layout):
         return
@@ -76,7 +76,7 @@ def trees_below(
 
 
 def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, is_foreign: bool) -> bool:
-    """Return whether a folder is a part of a tree already found, or a save of an unknown trainer."""
+    """Return whether a folder is part of a tree that was already found, or a save of an unknown trainer."""
     if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
     return is_foreign and others_saves(listing.alone(folder)) is not None
@@ -90,7 +90,7 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 
 
 def _is_in_a_save(root: str, layout: str | None) -> bool:
-    """Return whether a tree in a folder is a part of the one around it."""
+    """Return whether a tree in a folder is part of the tree around that folder."""
     try:
         return any(around.layouts for around in trees_around(root, None, layout_name=layout))
     except OSError:

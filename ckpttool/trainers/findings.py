@@ -1,4 +1,4 @@
-"""Findings common to several trainers, and not to the core."""
+"""Findings that several trainers share, but the core does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, Row, Rows
 
 
 class TrainersCode(metaclass=Rows):
-    """Findings common to several trainers, and not to the core."""
+    """Findings that several trainers share, but the core does not."""
 
     HEALTH_CONTRADICTORY = Row(
         "health-contradictory",

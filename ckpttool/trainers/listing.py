@@ -1,4 +1,4 @@
-"""The names in a folder, and in some of its subfolders, by which a layout is recognized.
+"""The names in a folder, and in some of its subfolders, which identify a layout.
 
 Only the first bytes of a file are read, and only on request.
 """
@@ -21,13 +21,13 @@ MOST_LOOKED_INTO = 8
 """Maximum number of folders or files of one kind to open: a tree may contain thousands of similar saves."""
 
 HEAD_BYTES = 1024
-"""Bytes of a file: enough for the signatures of all formats, and for the first names in a torch file."""
+"""Number of bytes to read from a file: enough for all formats' signatures, and for the first names in a torch file."""
 
 RECORD_BYTES = 4 << 20
-"""Bytes of a record that identifies the trainer of a tree; a record of some thousand slices has 1 MB."""
+"""Maximum bytes of a record that identifies a tree's trainer; a record of several thousand slices has 1 MB."""
 
 _MOST_SORTED = 1000
-"""Maximum number of names to sort by number; of more names, only an alphabetical sample is sorted."""
+"""Maximum number of names to sort by number; if there are more, only an alphabetical sample is sorted."""
 
 _ANY = "(?s:.*)"
 
@@ -35,13 +35,13 @@ Seen = TypeVar("Seen")
 
 
 def _unseen(folder: str) -> frozenset[str]:
-    """Return no names of any folder."""
+    """Return no names, whatever the folder."""
     del folder
     return frozenset()
 
 
 def _unread(file: str) -> bytes:
-    """Return no bytes of any file."""
+    """Return no bytes, whatever the file."""
     del file
     return b""
 
@@ -54,25 +54,25 @@ def _without_record(file: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The names directly in a folder, sorted; nothing has been opened."""
+    """The names directly in a folder, sorted, before anything has been opened."""
 
     entries: tuple[Entry, ...]
     names_in: Callable[[str], frozenset[str]] = _unseen
-    """Lists a folder in it, which may raise an OSError."""
+    """Lists a folder in this folder; may raise an OSError."""
     head: Callable[[str], bytes] = _unread
-    """Reads the first `HEAD_BYTES` bytes of a file in it, which may raise an OSError."""
+    """Reads the first `HEAD_BYTES` bytes of a file in this folder; may raise an OSError."""
     record: Callable[[str], bytes | None] = _without_record
-    """Reads a complete record in one of its folders; None if it is large, or cannot be read."""
+    """Reads a complete record in one of the subfolders; None if the record is large, or cannot be read."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
-        """Return the entries with this prefix: found without scanning thousands of others."""
+        """Return the entries with this prefix, without scanning thousands of other names."""
         if not start:
             return self.entries
         after = start[:-1] + chr(ord(start[-1]) + 1)
         return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (after,))]
 
     def folders(self, start: str = "") -> Iterator[str]:
-        """Yield the names of folders with this prefix, and of dangling links in place of one."""
+        """Yield the names of folders with this prefix, and of dangling links with this prefix."""
         return (entry.name for entry in self.beginning(start) if entry.kind in {Kind.FOLDER, Kind.LOST})
 
     def has(self, name: str) -> bool:
@@ -85,11 +85,12 @@ class Listing:
         """Yield the matching folders with their names, highest numbers first.
 
         Args:
-            pattern: The complete name; by default any name except that of ckpttool's own folder.
-            most: Number of folders to search; None for all, in the order of their names, if the highest may be empty.
+            pattern: The complete name; by default, any name except that of ckpttool's own folder.
+            most: Number of folders to search; None searches all, in the order of their names, if the highest may be
+                empty.
 
         Raises:
-            OSError: After all others, if one cannot be listed: its contents are unknown.
+            OSError: A folder cannot be listed, so its contents are unknown; raised after all other folders.
         """
         return self._read_all(Kind.FOLDER, pattern, most, self.names_in)
 
@@ -100,12 +101,12 @@ class Listing:
             pattern: The complete name.
 
         Raises:
-            OSError: After all others, if one cannot be read.
+            OSError: A file cannot be read; raised after all other files.
         """
         return self._read_all(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
 
     def alone(self, name: str) -> Listing:
-        """Return the listing as if it contained only this entry."""
+        """Return the listing as if the folder contained only this entry."""
         return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
 
     def _read_all(
@@ -133,7 +134,7 @@ class Listing:
 
 
 def _literal(pattern: str) -> tuple[str, str]:
-    """Return the fixed prefix and suffix of a pattern, to skip thousands of other names."""
+    """Return the fixed prefix and suffix of a pattern, so that thousands of other names can be skipped."""
     if "|" in pattern:
         return "", ""
     start = re.match(r"[A-Za-z_-]*(?=[\[(]|\Z)", pattern)
@@ -156,7 +157,7 @@ def list_root(storage: Storage) -> Listing:
 
 
 def show_alone(storage: Storage, entry: Entry) -> Listing:
-    """Return a folder as if it contained only this entry, without listing it."""
+    """Return a folder's listing as if the folder contained only this entry; nothing is listed."""
     return _listing(storage, (entry,))
 
 

@@ -1,4 +1,4 @@
-"""Find the checkpoint tree of a path: an output folder, the tree itself, a folder in it, or a shard."""
+"""Find the checkpoint tree for a path: an output folder, the tree itself, a folder in the tree, or a shard."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 """Maximum number of trees that a message names, if several match."""
 MOST_LEVELS_UP = 3
-"""Number of folders above the current one to search for a tree."""
+"""Number of parent folders of the current folder to search for a tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """The evidence for a layout, if a folder contains several."""
+    """Evidence for choosing a layout if a folder contains several."""
 
     layout: str | None
     """Use only this layout."""
@@ -54,15 +54,15 @@ def locate(
     """Find the tree that `path` selects.
 
     Args:
-        path: The user's path; None for `./output/checkpoint`, else the tree in or around the current folder. If it
-            names parts, the tree is the one that they describe.
+        path: The user's path; None for `./output/checkpoint`, or else the tree in or around the current folder. If the
+            path names parts, the tree is the one that the parts describe.
         layout: Use only this layout.
-        config: The config of the run to resume: it shows which of several layouts its trainer uses.
-        root: The tree's path, if it differs between the machines of the parts.
+        config: The config of the run to resume: the config shows which of several layouts its trainer uses.
+        root: The tree's path, if the path differs between the machines that wrote the parts.
 
     Raises:
         UnknownLayoutError: No tree was found; the message lists the places searched.
-        UsageError: There are several, and none is selected.
+        UsageError: There are several trees, and none is selected.
         IncompleteError: The folder exists but cannot be read.
     """
     wish = _Wish(layout=layout, config=config, root=root)
@@ -116,15 +116,15 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
 
 def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
-    """Return the layout selected from several: neither names nor steps show which training run continues.
+    """Return the layout selected from several: neither names nor steps show which training run is to continue.
 
     Args:
         layouts_: The layouts in a folder.
-        where: That folder, for messages.
-        config: The config of the run to resume: it shows which layout its trainer uses.
+        where: The folder's path, for messages.
+        config: The config of the run to resume: the config shows which layout its trainer uses.
 
     Raises:
-        UsageError: None is selected.
+        UsageError: No layout is selected.
     """
     if len(layouts_) == 1:
         return layouts_[0]
@@ -157,7 +157,7 @@ def _withheld(path: str) -> Iterator[None]:
 
 
 _LIKE_A_NAME = r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)"
-"""Name of a checkpoint, alone or after its tree."""
+"""Name of a checkpoint, either alone or after the tree's path."""
 
 
 def _missing(path: str, hint: str = "") -> UnknownLayoutError:
@@ -177,7 +177,7 @@ def _emptied(folder: str) -> Located | None:
 
 
 def _hint(folder: str) -> str:
-    """Name the trees a few levels below a folder that is not a tree: the user may have intended one of them."""
+    """Name the trees a few levels below a folder that is not a tree: the user may have intended one of these trees."""
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.core.render.shell import quote
@@ -199,15 +199,15 @@ _LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|b
 
 
 def _is_called_a_save(path: str) -> bool:
-    """Return whether a folder has the name of a save: a tree in it would be a part of that save."""
+    """Return whether a folder has the name of a save: a tree inside it would be part of that save."""
     return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
-    """Yield the trees a few levels below a folder, but not in hidden folders with snapshots, caches and environments.
+    """Yield the trees a few levels below a folder, but not in hidden folders with snapshots, caches or environments.
 
     Raises:
-        IncompleteError: There are more folders than the limit of the search.
+        IncompleteError: There are more folders than the search limit.
     """
     from ckpttool.trainers.below import trees_below
 
@@ -215,9 +215,9 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
 
 
 def _only_one_below(path: str, wish: _Wish) -> Located | None:
-    """Return the only tree a few levels below a folder; None if there are, or may be, others.
+    """Return the only tree a few levels below a folder; None if there are, or may be, other trees.
 
-    If its trash or its tracker shows that the folder itself had checkpoints, the user may have intended those.
+    If the folder's trash or tracker shows that it had checkpoints itself, the user may have intended those.
     """
     if _emptied(path) is not None or _whose(list_root(open_storage(path))):
         return None
@@ -232,9 +232,9 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree around the working directory, and select all of it, because no part was requested.
+    """Find the tree around the working directory, and select all of it, because the user named no part.
 
-    Its root is an absolute path: a config to which it is copied is not in the tree.
+    The root is an absolute path, because a config that copies this path is not in the tree.
     """
 
     def here() -> Located | None:
@@ -258,7 +258,7 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
     """Return the first tree found.
 
     Raises:
-        OSError: No tree was found, and a possible place cannot be read.
+        OSError: No tree was found, and a place where it may be cannot be read.
     """
     unread = None
     for attempt in attempts:
@@ -290,12 +290,12 @@ def _around_file(path: str, wish: _Wish) -> Located:
 
 
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
-    """Find the tree that a folder, or a file in it, is a part of, according to a layout.
+    """Find the tree that, according to a layout, contains a folder or a file in that folder.
 
     Args:
         path: The user's path, for messages.
-        folder: That folder.
-        file: The selected file in it; None for the folder itself.
+        folder: The folder.
+        file: The selected file in the folder; None for the folder itself.
         wish: The selected layout.
     """
     is_inside = False
@@ -379,7 +379,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
-    """Report which folder, in one that is not a tree, has checkpoints of an unknown trainer.
+    """Report the folder inside a folder that is not a tree, if the inner one has checkpoints of an unknown trainer.
 
     Raises:
         UnknownLayoutError: There is such a folder.
@@ -416,7 +416,7 @@ def _what_it_holds(listing: Listing) -> str:
 
 
 def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
-    """Refuse a folder that is a save of an unknown trainer: a tree in it would be a part of that save.
+    """Refuse a folder that is a save of an unknown trainer: a tree inside it would be part of that save.
 
     Args:
         path: The folder.
@@ -437,10 +437,10 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     Args:
         path: The folder.
         wish: The selected layout.
-        is_named: Whether the folder was named explicitly: then its own tree comes before those below it.
+        is_named: Whether the folder was named explicitly: if so, its own tree comes before those below it.
 
     Raises:
-        UsageError: There are several, and none is selected.
+        UsageError: There are several trees, and none is selected.
     """
     trees: list[Located] = []
     withheld: dict[str, OSError] = {}
@@ -475,7 +475,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
 
 def _selected_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
-    """Return the tree selected from several below a folder: an original before one derived from it."""
+    """Return the tree selected from several below a folder: an original comes before a tree derived from it."""
     own_trees = [
         tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])
     ]
@@ -506,20 +506,20 @@ def _whose(listing: Listing) -> str:
 
 @cache
 def loose_file() -> Layout:
-    """Return the layout for a path to a single file: no folder is recognized by it."""
+    """Return the layout for a path to a single file; this layout never matches a folder."""
     from ckpttool.trainers.common.loose_file import LooseFile
 
     return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
 
 
 def _titles() -> str:
-    """Name all trainers, for sentences."""
+    """List the titles of all trainers, for sentences."""
     *most, last = [trainer.title for trainer in trainers()]
     return f"{', '.join(most)} and {last}"
 
 
 def signs() -> tuple[str, str]:
-    """Describe the folders and files by which a tree is recognized, most usual first."""
+    """Describe the folders and files that identify a tree, most usual first."""
     own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
     layout_signs = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
     folders, files = ([sign for sign in layout_signs if sign.endswith("/") is is_folder] for is_folder in (True, False))

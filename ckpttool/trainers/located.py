@@ -1,4 +1,4 @@
-"""The tree of a path, and the interface to its machines."""
+"""The tree at a path, and the interface to the machines that have it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ DiskKey: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """The tree of a path."""
+    """The tree at a path."""
 
     storage: Storage
     listing: Listing
     layout: Layout
     focus: str | None
-    """The name of the shard or save, if the path was one."""
+    """Name of the shard or save, if the path named one."""
     resolved_from: str | None
-    """The path used instead of the user's, for messages; None if they are the same."""
+    """The path used instead of the user's path, for messages; None if the two are the same."""
     machines: Machines | None = None
-    """The other machines with records of the tree; None if it is read from here."""
+    """The other machines with records of the tree; None if the tree is read on this machine."""
 
 
 class Machines(Protocol):
-    """The machines that have a tree: only this one, or others of which only records are known here."""
+    """The machines that have a tree: only this machine, or others of which only records are available here."""
 
     @property
     def is_here(self) -> bool:
@@ -55,28 +55,28 @@ class Machines(Protocol):
         ...
 
     def folder(self, root: str) -> str:
-        """Return the absolute path of the tree's folder on them.
+        """Return the absolute path of the tree's folder on these machines.
 
         Args:
             root: The folder as the inventory names it.
 
         Raises:
-            UsageError: They have it in several places, or did not record the place.
+            UsageError: The machines have the tree in different places, or did not record the place.
         """
         ...
 
     def engines(self, question: CheckQuestion) -> Engines | None:
-        """Return the engines for shards that cannot be opened here; None if they can."""
+        """Return the engines for shards that cannot be opened here; None if all shards can be opened."""
         ...
 
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
-        """Return a tree without the saves that one machine moved to its trash and another still has."""
+        """Return a tree without the saves that one machine moved to its trash while another machine still has them."""
         ...
 
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
-        """Return the files found damaged before, by path, and a function from such a path to its stamp."""
+        """Return the files found damaged earlier, by path, and a function from such a path to the file's stamp."""
         ...
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
@@ -91,24 +91,24 @@ class Machines(Protocol):
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add to a decision the start machine of each rank, missing files, and the files that other machines may have.
+        """Add to a decision each rank's start machine, missing files, and files that other machines may have.
 
         Args:
-            decision: The plan, or the absence of one.
+            decision: The plan, or the reason for having no plan.
             layout: The layout of the tree.
             inventory: The inventory of the tree.
-            question: The path and the options of the request.
-            node: This machine's environment and mounts; None to read them.
+            question: The path and options of the request.
+            node: This machine's environment and mounts; None to read these here.
         """
         ...
 
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare the next saves with the free space of each disk, least space first, or say why it is unknown.
+        """Compare the next saves with each disk's free space, least space first, or say why the space is unknown.
 
         Args:
-            coming: Their destination, and the number that must fit.
+            coming: The folder of the next saves, and how many must fit.
             storage: The storage of the tree.
             paths: The shards of the save to resume from; the next saves are assumed to be similar.
             disk: This machine's file systems.
@@ -116,16 +116,16 @@ class Machines(Protocol):
         ...
 
     def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
-        """Return the size of a file on each disk that has it.
+        """Return the size of a file on each disk that has the file.
 
         Args:
             path: The path of the file.
-            size: Its bytes if all copies have the same size.
+            size: The file's bytes, if all copies have the same size.
         """
         ...
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, preferably one that may write there; this machine has no name."""
+        """Return a machine for each disk, preferably one that may write to the disk; this machine has no name."""
         ...
 
 
@@ -136,20 +136,20 @@ class PartsReader(Protocol):
         """Return that tree.
 
         Args:
-            path: The path of their parts, as the user typed it.
+            path: The path of the parts, as the user typed it.
             layout: Use only this layout.
             config: The config of the run to resume.
-            root: The tree's path, if it differs between its machines.
+            root: The tree's path, if the path differs between its machines.
 
         Raises:
             UnknownLayoutError: No machine saw a tree.
-            UsageError: They recorded several trees, and none is selected.
-            IncompleteError: Some parts are missing, or none can be read.
+            UsageError: The machines recorded several trees, and none is selected.
+            IncompleteError: Some parts are missing, or no part can be read.
         """
         ...
 
 
 def seal_place_of(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
-    """Return the place of a checkpoint's seal; None if its layout has none."""
+    """Return the place of a checkpoint's seal; None if the layout has no such place."""
     place = layout.seal_place(checkpoint)
     return None if isinstance(place, Refusal) else place

@@ -1,4 +1,4 @@
-"""Recognize saves of trainers without a layout here, to refuse them by name and not report them as damaged.
+"""Saves of trainers that have no layout here, recognized in order to refuse them by name, not to call them damaged.
 
 Sources: the names that these projects give their saved files; no file is opened.
 """
@@ -15,13 +15,13 @@ from ckpttool.trainers.listing import Listing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """The signs of a folder that is one save."""
+    """The signs that a folder is one save."""
 
     title: str
     folder: str
-    """Pattern of its name."""
+    """Pattern for the folder's name."""
     holds: tuple[str, ...]
-    """Patterns of names in it: each must match an entry."""
+    """Patterns for names in the folder: each pattern must match an entry."""
 
 
 _ANY = "(?s:.+)"
@@ -48,7 +48,7 @@ _SAVES = (
     _Save(title="SpeechBrain", folder=r"CKPT\+.+", holds=(r"CKPT\.yaml",)),
     _Save(title="torchtune", folder="recipe_state", holds=(r"recipe_state\.pt",)),
 )
-"""Signs of saves, the more specific first."""
+"""Signs of saves, more specific signs first."""
 
 _BESIDE = (
     ("SkyRL", r"latest_ckpt_global_step\.txt"),
@@ -61,11 +61,11 @@ _BESIDE = (
     ("MMEngine or Detectron2", "last_checkpoint"),
     ("Flax", "checkpoint_[0-9]+"),
 )
-"""Files in the root: a save that is one file, or a record that names the last."""
+"""Files in the root: a save in one file, or a record that names the last save."""
 
 
 def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
-    """Return the unknown trainer whose saves are in a folder; None if there is no such save.
+    """Return the unknown trainer whose saves are in a folder; None if the folder contains no such save.
 
     Args:
         listing: The folder's names.
@@ -90,7 +90,7 @@ def without_others(listing: Listing) -> Listing:
 
 
 def looks_like(listing: Listing) -> str | None:
-    """Return the likely trainer of a folder's checkpoints, by saves in it or files in its root; None if unknown."""
+    """Return the trainer that probably wrote a folder's checkpoints, by saves or files in its root; None if unknown."""
     title = others_saves(listing)
     if title is not None:
         return title

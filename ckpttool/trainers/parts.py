@@ -1,4 +1,4 @@
-"""The layouts of a folder, the tree of which a path is a part, and the places of trees below it."""
+"""The layouts of a folder, the tree that contains a path, and the places of trees below a path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpttool.trainers.others import without_others
 from ckpttool.trainers.registry import trainers
 
 DEEPEST_PART = 4
-"""Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
+"""Maximum number of folders from a tree down to a file in a save: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
 
 
 def layouts() -> tuple[LayoutSigns, ...]:
@@ -24,17 +24,17 @@ def layouts() -> tuple[LayoutSigns, ...]:
 
 
 def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
-    """Return every layout that a folder has: a training run that changed its layout leaves two.
+    """Return every layout that a folder has: a training run that switched layouts leaves two.
 
-    A layout that gives way is returned if it is the only one, or has several saves that belong to no other. Saves of
-    unknown trainers are ignored, unless a layout is requested.
+    A layout that gives way is returned if it is the only layout, or has several saves that belong to no other layout.
+    Saves of unknown trainers are ignored, unless a layout is requested.
 
     Args:
         listing: The folder's names.
-        layout_name: Only this layout, if a folder has several.
+        layout_name: Return only this layout, if a folder has several.
 
     Raises:
-        OSError: No layout was found, and a folder that would decide cannot be listed.
+        OSError: No layout was found, and a folder that would decide the answer cannot be listed.
     """
     layouts_here: list[LayoutSigns] = []
     unread = None
@@ -56,10 +56,10 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
     """Return whether a layout that gives way has a series of saves in a folder: a single save is an export.
 
-    If the saves of other layouts look like its saves, an unclaimed folder is a copy of one of theirs.
+    If other layouts' saves look like this layout's saves, a folder that no layout claims is a copy of such a save.
 
     Raises:
-        OSError: A folder that would decide cannot be listed.
+        OSError: A folder that would decide the answer cannot be listed.
     """
     sign_count = 0
     for entry in listing.entries:
@@ -71,31 +71,31 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSi
 
 
 class Around(NamedTuple):
-    """A folder that is a tree according to layouts with such parts."""
+    """A folder that is a tree according to layouts that have such parts."""
 
     storage: Storage
     listing: Listing
     layouts: list[Layout]
-    """Empty if the names match, but not the existing contents."""
+    """Layouts of the tree; empty if the names match, but the existing contents do not."""
     parts: Mapping[str, Part | Refusal]
-    """The part at the path, by the layout's name."""
+    """The part at the path, by the name of the layout."""
     is_inside: bool
-    """False for a file in the root."""
+    """Whether the path is in a subfolder; False for a file in the root."""
 
 
 def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
-    """Yield the trees of which a folder, or a file in it, may be a part, outermost first.
+    """Yield the trees that may contain a folder, or a file in it, outermost first.
 
     The contents of a save may look like another trainer's tree. The contents of the path itself identify the trainer:
     its names, and those next to it, may be those of several trainers.
 
     Args:
-        folder: That folder.
-        file: The selected file in it; None for the folder itself.
+        folder: The folder.
+        file: The selected file in the folder; None for the folder itself.
         layout_name: Search only for this layout.
 
     Raises:
-        OSError: After all others, if the folder around it cannot be listed; no tree is visible further up.
+        OSError: The parent folder cannot be listed, so trees further up are not visible; raised after all other trees.
     """
     unread = None
     for root, inner in reversed([*([] if file is None else [(folder, "")]), *outward(folder)]):
@@ -119,7 +119,7 @@ def trees_around(folder: str, file: str | None, *, layout_name: str | None = Non
 
 
 def outward(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the parents of a folder, nearest first, each with the path from it to that folder."""
+    """Yield the parents of a folder, nearest first, each with the path from that parent to the folder."""
     root, inner = folder, ""
     for _ in range(DEEPEST_PART):
         parent, name = os.path.split(root)
@@ -132,7 +132,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def places_below(path: str) -> Iterator[str]:
-    """Yield the usual places of saves below a folder, each once, regardless of links."""
+    """Yield the usual places of saves below a folder, each only once even if links lead to it."""
     visited = {os.path.realpath(path)}
     for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
         roots = [path]
@@ -147,7 +147,7 @@ def places_below(path: str) -> Iterator[str]:
 
 
 def _called(name: str, folder: str) -> list[str]:
-    """Return the name, or if it ends with `*`, the matching names in a folder, with a number for the star."""
+    """Return the name; if it ends with `*`, return the names in a folder that match it with a number for the star."""
     start, star, _ = name.partition("*")
     if not star:
         return [name]

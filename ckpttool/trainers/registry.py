@@ -27,7 +27,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.lightning:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
 )
-"""Most specific first; each trainer is a reference, so that a start imports only those it needs."""
+"""All trainers, most specific first; each is a reference, so that a start imports only the trainers it needs."""
 
 LAYOUT_NAMES = (
     "mindformers-rank",
@@ -44,24 +44,24 @@ LAYOUT_NAMES = (
     "torch-dcp",
     LOOSE_FILE_LAYOUT,
 )
-"""Values of `--layout`, the most usual first; a table, so that help imports no trainer."""
+"""Values of `--layout`, most usual first; a table, so that `--help` imports no trainer."""
 
 FIRST = "mindformers"
-"""The trainer whose terms documents used before they contained every trainer's."""
+"""The trainer whose terms documents used before they contained the terms of every trainer."""
 
 
 _GUARD_LINES = "ckpttool.trainers.mindformers.logs.text:GuardLines"
-"""The format of a guard's lines, after those of all trainers: they can be in any trainer's log."""
+"""The format of a guard's lines, tried after all trainers' formats, because any trainer's log can contain them."""
 
 
 def trainers() -> Iterator[Trainer]:
-    """Yield all trainers, most specific first; each is imported when it is needed."""
+    """Yield all trainers, most specific first; each trainer is imported only when needed."""
     for trainer in TRAINERS:
         yield cast("Trainer", referred(trainer)) if isinstance(trainer, str) else trainer
 
 
 def phrasings() -> Iterator[Phrasing]:
-    """Yield the phrasing of each trainer that has one."""
+    """Yield the phrasing of each trainer that has a phrasing."""
     return (trainer.words for trainer in trainers() if trainer.words is not None)
 
 
@@ -96,7 +96,7 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
-    """Return the trainer of a layout; None for that of a single file."""
+    """Return the trainer of a layout; None for the layout of a single file."""
     return next((trainer for trainer in trainers() if layout.name in trainer.layout_names), None)
 
 

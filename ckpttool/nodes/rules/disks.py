@@ -1,4 +1,4 @@
-"""The disks of several machines: the files for a start on each, and the space for the next saves."""
+"""The disks of several machines: the files for a start on each disk, and the space for the next saves."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
-"""Maximum number of machines with the same missing files, and of files, in one line."""
+"""Maximum number of machines with the same missing files, and of such files, to name in one line."""
 
 _MOST_COPIED = 8
-"""Maximum number of files that a command names; for more files, it names their folders."""
+"""Maximum number of files that a command names; if there are more, the command names their folders."""
 
 
 def with_placement(
     plan: ResumePlan, merge: Merge, read: ReadByAll, checkpoints: Sequence[Checkpoint] = ()
 ) -> ResumePlan:
-    """Add to a plan the start machine of each rank, as the machines claim, and the findings against it.
+    """Add to a plan each rank's start machine, as claimed by the machines, and any findings against the placement.
 
     Args:
         plan: The checkpoint to load.
@@ -43,7 +43,7 @@ def with_placement(
 
 
 def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
-    """Report machines whose own disks lack files that every machine reads, with the command that copies them."""
+    """Report machines whose own disks lack files that every machine reads, with the command that copies these files."""
     disks = _disks(merge)
     surely = [path for path in read.surely if path in merge.holders]
     if not surely:
@@ -64,9 +64,9 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
 
 
 def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
-    """Find the machines that have ranks' files of other saves, but no file of the chosen save, which is elsewhere.
+    """Find machines that have ranks' files from other saves, but no file of the chosen save, which is elsewhere.
 
-    If the machines claim ranks, `placement_of` finds it.
+    If the machines claim ranks, `placement_of` finds this problem.
     """
     disks = _disks(merge)
     if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
@@ -104,9 +104,9 @@ def _home(seat: Seat, files: set[str]) -> Home:
 
 
 def _disks(merge: Merge) -> list[Home]:
-    """Return the disks that a start reads from, without those of machines on which no rank starts.
+    """Return the disks that a start reads from, excluding those of machines on which no rank starts.
 
-    Folders on one disk differ by inode, or by path if that is unknown; all shared disks count as one.
+    Folders on one disk differ by inode, or by path if the inode is unknown; all shared disks count as one.
     """
     absent = [seat for seat in merge.seats_read if merge.blind.get(seat.number) == "ENOENT"]
     groups: defaultdict[tuple[object, ...] | None, list[Home]] = defaultdict(list)
@@ -120,7 +120,7 @@ def _disks(merge: Merge) -> list[Home]:
 def _lacking(
     surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[Home], disks: Sequence[Home]
 ) -> Finding:
-    """Report files missing on some machines, and the way to copy them to the first."""
+    """Report files missing on some machines, and how to copy them to the first of these machines."""
     lack, first = surely or perhaps, lacking_disks[0]
     files = ", ".join(lack[:_MOST_NAMED])
     if len(lack) > _MOST_NAMED:
@@ -144,7 +144,7 @@ def _named(disks: Sequence[Home]) -> str:
 
 
 def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
-    """Return the commands that copy each file from the first disk that has it; names are quoted."""
+    """Return the commands that copy each file from the first disk that has the file; names are quoted."""
     sources: defaultdict[int, list[str]] = defaultdict(list)
     for path in paths:
         at = next((at for at, disk in enumerate(disks) if path in disk.files), None)
@@ -159,7 +159,7 @@ def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The start machine of each rank, and the findings against it."""
+    """The start machine of each rank, and any findings against this placement."""
 
     placed: tuple[Placed, ...]
     """Start machines, sorted by first rank; empty if no machine claims ranks."""
@@ -167,7 +167,7 @@ class Placement:
 
 
 def placement_of(checkpoint: Checkpoint, homes: Sequence[Home]) -> Placement:
-    """Return for each rank of a save its start machine, and whether its files are there.
+    """Return each rank's start machine for a save, and findings about files that are not on that machine.
 
     Args:
         checkpoint: The checkpoint to load.
@@ -194,7 +194,7 @@ def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
 
 
 def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
-    """Find the ranks that no machine claims, and those that several claim."""
+    """Find ranks that no machine claims, and ranks that several machines claim."""
     findings = []
     unclaimed = [rank for rank, homes in starts.items() if not homes]
     if unclaimed:
@@ -218,7 +218,7 @@ def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
 def _elsewhere(
     shards: Mapping[Rank, Sequence[Shard]], starts: Mapping[Rank, Sequence[Home]], homes: Sequence[Home]
 ) -> list[Finding]:
-    """Report each rank whose files are only on another machine, and the command that copies them."""
+    """Report each rank whose files are only on a different machine, with the command that copies these files."""
     moves = []
     for rank, claimers in starts.items():
         if len(_hosts(claimers)) != 1:
@@ -248,7 +248,7 @@ def _elsewhere(
 
 
 def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
-    """Return the command that copies files to the same places below another folder; names are quoted."""
+    """Return the command that copies files to the same places below a different folder; names are quoted."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # the folder of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
     return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"
@@ -259,16 +259,17 @@ def _hosts(homes: Sequence[Home]) -> tuple[str, ...]:
 
 
 def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:
-    """Compare for each disk the size of the next saves with the free space that its machine recorded.
+    """Compare the size of the next saves on each disk with the free space that the disk's machine recorded.
 
     Args:
-        coming: The destination of the saves, and the number that must fit.
+        coming: The folder of the next saves, and how many must fit.
         merge: The machines of the parts.
-        sizes: Bytes of each file of the save to resume from, by its path: the next saves are assumed to be equal,
+        sizes: Bytes of each file in the save to resume from, by path: the next saves are assumed to be equally large,
             with each file on its current disk.
 
     Returns:
-        One entry per disk with files of that save, the disk with the least room first; or why it is unknown.
+        One entry per disk with files of that save, the disk with the least room first; or the reason why the space is
+        unknown.
     """
     if normpath(coming.folder) != normpath(merge.root):
         return disk_unknown(coming.folder, f"the parts report the free space only for {merge.root}")

@@ -1,4 +1,4 @@
-"""Consequences for each save of a view from several machines: missing, early or contradicting parts."""
+"""Consequences that missing, early or contradicting parts have for each save in a view from several machines."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _MOST_NAMED = 8
 
 
 def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
-    """Report for a tree of several machines, and for each save, unknown and contradicting files.
+    """Report files that are unknown or contradictory, for a tree on several machines and for each save.
 
     Args:
         inventory: All recorded files, as if they were on one disk.
         merge: The machines, and the times of their parts.
-        declared: World sizes from the user or the config, if any: a checkpoint intact on as many ranks is complete.
+        declared: World sizes from the user or the config, if any: a checkpoint that is intact on as many ranks is
+            complete.
         skew: Allowed clock difference between machines, in seconds.
     """
     judge = _Judge(inventory, merge, declared, int(skew * 1e9))
@@ -96,9 +97,9 @@ class _Judge:
         self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
         self.stale: set[int] = set()
         self._homes: dict[int, set[int]] = {}
-        """By rank: the seats with its files, over all saves."""
+        """By rank: the seats that have the rank's files, over all saves."""
         self._times: Counter[tuple[int, frozenset[int]]] = Counter()
-        """Number of saves of which a seat has files of exactly these ranks."""
+        """By seat and set of ranks: number of saves of which the seat has files from exactly these ranks."""
         for checkpoint in inventory.checkpoints:
             for at, ranks in self._ranks_of(checkpoint).items():
                 self._times[at, ranks] += 1
@@ -110,7 +111,7 @@ class _Judge:
         self._empty = tuple(_empty(merge.seats, holding))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return a save with the findings about its parts."""
+        """Return a save with the findings about the parts that describe it."""
         copies = self._merge.copies
         added: list[Finding] = []
         for shard in checkpoint.shards:
@@ -141,18 +142,18 @@ class _Judge:
         return gaps
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a save is complete according to a record, so that no other machine has more of it."""
+        """Return whether a save is complete according to a record, so that no other machine has more of its files."""
         if any(is_of_absent(finding) for finding in checkpoint.findings):
             return False
         return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
 
     def _differing_seats(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
-        """Return parts of a shared folder, possibly with files of a save, that recorded different files."""
+        """Return parts of a shared folder that recorded different files there, if a save's files may be among these."""
         folders = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
         return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in folders), ())
 
     def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
-        """Return the machines that may have received files of a save after their part."""
+        """Return the machines that may have received files of a save after recording their part."""
         saved = checkpoint.saved_ns
         if saved is None:
             return ()
@@ -166,11 +167,11 @@ class _Judge:
         return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
 
     def _started_saving(self, checkpoint: Checkpoint) -> set[int]:
-        """Return the machines with files of a save and no other save of the same ranks: more files may follow."""
+        """Return machines with files of a save and no other save of the same ranks: more of its files may follow."""
         return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
 
     def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
-        """Return, for each seat with files of a save, the ranks of these files."""
+        """Return the ranks whose files of a save each seat has."""
         ranks_of_seat: defaultdict[int, set[int]] = defaultdict(set)
         for shard in checkpoint.shards:
             if shard.rank is not None:
@@ -204,12 +205,12 @@ class _Judge:
 
 
 def _holders(checkpoint: Checkpoint, merge: Merge) -> set[int]:
-    """Return the machines with files of a save, by their places in the merge's seats."""
+    """Return the machines that have files of a save, as positions in the merge's seats."""
     return {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
-    """Report parts that are older than the others: a part without updates keeps its old content."""
+    """Report parts that are older than the others: a part that is not updated keeps its old content."""
     ordered = sorted(seats, key=lambda seat: seat.began_ns)
     before: list[Seat] = []
     ended = late = 0
@@ -230,9 +231,9 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
 
 
 def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[Seat]:
-    """Yield the machines without any shard on their own disk: lost, another folder, or without a rank.
+    """Yield machines without any shard on their own disk: files were lost, the folder is wrong, or no rank ran there.
 
-    If the processes of a machine divided its files, one of them may have none. Two machines with equal names for
+    If the processes of a machine divided its files, one process may have none. Two machines with equal names for
     themselves and their disks, as containers may have, are distinguished by their shares: each share occurs twice.
 
     Args:
@@ -255,7 +256,7 @@ def _named(seats: Sequence[Seat]) -> str:
 
 
 def _open(finding: Finding) -> Finding:
-    """Report a missing file as possibly existing: then nothing should be restored yet."""
+    """Report that a missing file may exist after all, so that nothing should be restored yet."""
     return replace(
         finding, severity=Severity.UNKNOWN, remedy="it may be on a machine that was not checked: check there first"
     )
@@ -273,7 +274,7 @@ def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Find
 
 
 def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
-    """Yield the seats that checked a share of a disk if no others checked the rest of it."""
+    """Yield the seats that checked a share of a disk, if no other seats checked the rest of the disk."""
     disks: dict[str | None, list[Seat]] = {}
     for seat in seats:
         disks.setdefault(seat.own_disk, []).append(seat)
@@ -293,9 +294,9 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
 
 
 def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
-    """Return folders divided among parts that recorded different names there, and two such parts of each.
+    """Return folders that were divided among parts with different names there, and two such parts for each folder.
 
-    This is true for a complete tree whose folder is on another disk, regardless of its names.
+    If the tree's folder is on a different disk, the complete tree counts as different, whatever its names.
     """
     disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
     for seat, folders in zip(merge.seats, merge.divided, strict=False):
@@ -348,11 +349,11 @@ def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
 
 
 def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
-    """Report contradicting parts about a path, and separate copies on machines.
+    """Report parts that contradict each other about a path, and separate copies on machines.
 
     Args:
         path: Path of the file.
-        copies: Its records, at least two.
+        copies: The records of the file, at least two.
     """
     different: dict[str, list[Copy]] = {}
     for copy in copies:
@@ -365,7 +366,7 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
 
 
 def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
-    """Group records of one shared disk under two addresses: files of equal size, time and inode."""
+    """Group records of one shared disk under two addresses: the files have the same size, time and inode."""
     exports: dict[object, list[Copy]] = {}
     for group in groups:
         seat = group[0].seat
@@ -396,7 +397,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
-    """Return whether two records may describe the same bytes: they agree as far as both were checked."""
+    """Return whether two records may describe the same bytes, because they agree as far as both files were checked."""
     if first is None or second is None:
         return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
@@ -410,7 +411,7 @@ def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
-    """Report that machines have their own files under one path; if they differ, the right file is unknown."""
+    """Report that machines have their own files under one path; if these differ, the right file is unknown."""
     hosts = _hosts(copies)
     named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
     where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"

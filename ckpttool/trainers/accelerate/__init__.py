@@ -1,4 +1,4 @@
-"""Hugging Face's Accelerate: its saves, its own choice, and its settings for a load, which are Python code.
+"""Hugging Face's Accelerate: its saves, the save that it chooses, and its settings for a load, which are Python code.
 
 Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
 """
@@ -20,25 +20,25 @@ FOLDER = "checkpoints"
 """Folder for automatically numbered saves, in the project's folder."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"
 RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
-"""One file per rank; these and registered objects are written last."""
+"""One file per rank; these files and registered objects are written last."""
 LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
 def first_number(name: str) -> int | None:
-    """Return the number by which Accelerate sorts an entry; None if it stops with an IndexError."""
+    """Return the number by which Accelerate sorts an entry; None if the entry makes it stop with an IndexError."""
     match = re.search("[0-9]+", name)
     return None if match is None else int(match[0][:18])
 
 
 def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
-    """Return the folder of a save below the root: a numbered one in `checkpoints/`, unless its files are elsewhere."""
+    """Return a save's folder relative to the root: a numbered save is in `checkpoints/`, unless its files are not."""
     if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
         return name
     return f"{FOLDER}/{name}"
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize random-number states in a folder, or in a numbered one below `checkpoints/`."""
+    """Recognize random-number states in a folder, or in a numbered folder below `checkpoints/`."""
     if any(_has_rank_state(names) for _, names in listing.inside()):
         return True
     if not listing.has(FOLDER):
@@ -50,7 +50,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save, and `checkpoints/` to all saves."""
+    """Map a save's folder and contents to the save, and `checkpoints/` to all saves."""
     if not folder:
         return None
     first, _, rest = folder.partition("/")

@@ -1,7 +1,7 @@
-"""Accelerate's layout: `checkpoints/checkpoint_i/` with automatic numbers, else any folder that a script names.
+"""Accelerate's layout: `checkpoints/checkpoint_i/` with automatic numbers, or any folder that a script names.
 
-The tree is the folder around `checkpoints/`: Accelerate requires a number in all entries of that folder, so ckpttool's
-files must be elsewhere.
+The tree is the folder around `checkpoints/`: Accelerate requires a number in the name of every entry in that folder, so
+ckpttool's files must be elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AccelerateLayout(Untracked):
-    """One folder for each save, shared by all ranks; their numbers count saves, not steps."""
+    """One folder for each save, shared by all ranks; the numbers in the names count saves, not steps."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -32,7 +32,7 @@ class AccelerateLayout(Untracked):
     rank_files = RankFiles.UNCOUNTED
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, and its step from registered objects or its schedule."""
+        """Read each save's names, and find its step in registered objects or in its schedule."""
         from ckpttool.trainers.accelerate.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -62,7 +62,7 @@ class AccelerateLayout(Untracked):
         )
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder, and the number of the next save, without which a resumed run restarts at 0."""
+        """Name the save's folder and set the number of the next save: a resumed run would otherwise restart at 0."""
         from ckpttool.trainers.accelerate.resumes import load
 
         return load(inventory, checkpoint)

@@ -1,6 +1,6 @@
-"""Accelerate's own choice: the entry of `checkpoints/` with the highest first number in its name.
+"""The save that Accelerate chooses: the entry of `checkpoints/` with the highest first number in its name.
 
-Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and runs of it with strays and copies.
+Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and its runs with strays and copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEDY = f"move it out of {FOLDER}/, or pass the folder to load_state"
 
 
 def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find entries that it would load, or that would stop it, and saves whose numbers contradict their steps.
+    """Find entries that Accelerate would load or stop at, and saves whose numbers contradict their steps.
 
     Args:
         strays: Paths in `checkpoints/` that are not saves.
@@ -78,14 +78,14 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _is_silent(finding: Finding, folder: str) -> bool:
-    """Return whether Accelerate only logs missing random states: one rank's, or all of them if the folder exists."""
+    """Return whether Accelerate only logs that random states are missing: one rank's, or all if the folder exists."""
     if finding.code is Code.UNCOMMITTED_SAVE:
         return finding.path == folder
     return "/random_states_" in (finding.path or "")
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:
-    """Return whether a folder of any name has the file written last: a copy of a save is loaded like one."""
+    """Return whether a folder contains the file written last: Accelerate also loads copies, whatever their names."""
     try:
         return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
     except OSError:

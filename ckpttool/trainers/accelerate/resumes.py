@@ -1,10 +1,10 @@
-"""Accelerate's settings to load exactly one save; the position in the data is up to the script.
+"""Accelerate's settings to load exactly one save; the script is responsible for the position in the data.
 
 Source:
-    `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them. Runs
-    with stateful loaders (torchdata 0.11, shuffled) were compared with uninterrupted runs: accelerate 1.14 and 1.15
-    continue exactly only within the first epoch. In a later epoch they use the order of the first, and after a save at
-    the end of an epoch nothing matches.
+    `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs that use
+    them. Runs with stateful loaders (torchdata 0.11, shuffled) were compared with uninterrupted runs: accelerate 1.14
+    and 1.15 continue exactly only within the first epoch. In later epochs they use the order of the first epoch. After
+    a save at the end of an epoch, nothing matches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Set the folder and, with automatic numbers, the number of the next save."""
+    """Set the folder and, for automatically numbered saves, the number of the next save."""
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
@@ -45,7 +45,7 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def effects(resume: Resume) -> Effects:
-    """Describe the position in the data: from the loaders' saved states, else up to the script."""
+    """Describe the position in the data: the loaders' saved states determine it, otherwise the script does."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     states = [
         shard.path

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job
 
 LOOSE_FILE_LAYOUT = "loose-file"
-"""Name in JSON and for `--layout` of a file without a tree."""
+"""Name of the layout of a file without a tree, in JSON and for `--layout`."""
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
 TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
-"""Files that name the last save, each with the trainers that write it."""
+"""Files that name the last save, each with the trainers that write that file."""
 
 LAUNCHERS_VARIABLES = (
     "LOCAL_WORLD_SIZE",
@@ -31,7 +31,7 @@ LAUNCHERS_VARIABLES = (
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
-    """Return each launcher's job, if it may run on more than one machine.
+    """Return each launcher's job that may run on more than one machine.
 
     A variable that is unset, or is not an integer above 0 (`2(x2)`, empty, a word), is ignored.
 

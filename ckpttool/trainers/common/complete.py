@@ -1,4 +1,4 @@
-"""A config that requests no more steps than were trained: a start does nothing, and exits successfully."""
+"""A config that requests no more steps than have been trained: a start does nothing, and exits successfully."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
-    """Report that the training of a config is complete.
+    """Report that the training run of a config is complete.
 
     Args:
         resume: The resume from the chosen checkpoint.
         view: The config's settings.
         key: The limit that is reached.
-        ends: The trainer's reaction, in words that follow its name.
+        ends: The trainer's reaction, worded to follow the trainer's name.
     """
     point, config, name = resume.plan.point, resume.config, key.rpartition(".")[2]
     return suspect(

@@ -1,4 +1,4 @@
-"""Environment variables of launchers that show how many machines a job has."""
+"""Environment variables of launchers that show how many machines a job runs on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _THIS_MACHINE = ("127.", "localhost", "::1")
 
 
 def jobs_in(environment: Mapping[str, str]) -> Iterator[Job]:
-    """Yield each launcher's job on more than one machine, as `jobs_of` returns it."""
+    """Yield the job of each launcher that runs on more than one machine, in the form that `jobs_of` returns."""
     from ckpttool.core.domain.node import Job
 
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):

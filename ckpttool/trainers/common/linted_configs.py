@@ -1,4 +1,4 @@
-"""Configs of trainers that ckpttool does not start: their mistakes, and their number of ranks."""
+"""Configs of trainers that ckpttool does not start: the mistakes in them, and their number of ranks."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class LintedConfigs:
     trainer: str
     """Name of the trainer."""
     words: tuple[str, ...]
-    """Words of which every config has at least one: a file without any of them is not parsed."""
+    """Words of which every config contains at least one: a file without any of these words is not parsed."""
     is_own: Callable[[View], bool]
-    """Recognizes a config by keys that no other trainer has."""
+    """Recognizes a config by keys that no other trainer uses."""
     rules: tuple[Rule[View], ...]
     replicas: Callable[[View], int | None] = _not_reported
-    """Counts the data-parallel ranks of the config; None if it sets no number, or the number depends on the start."""
+    """Counts the config's data-parallel ranks; None if the number is not set, or depends on the start."""
 
     def may_be_own(self, content: bytes) -> bool:
         """Search for the trainer's own words."""
         return any(key.encode() in content for key in self.words)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return the config; None if it has none of the trainer's own keys at their places."""
+        """Return the config; None if the file has none of the trainer's own keys in their proper places."""
         del devices
         if not self.may_be_own(file.content):
             return None
@@ -61,7 +61,7 @@ class LintedConfigs:
         )
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Return None: the trainer has one layout."""
+        """Return None: the trainer has only one layout."""
         del config
         return None
 
@@ -71,6 +71,6 @@ class LintedConfigs:
         return findings(view, problems(view, self.rules), path=config.path)
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Fix nothing: the user may have intended the settings that these rules report."""
+        """Return no fixes: the user may have intended the settings that these rules report."""
         del config
         return ()

@@ -17,12 +17,12 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.listing import Listing
 
 UNFINISHED_MARK = "-unfinished"
-"""Suffix of the mark that NeMo writes next to a save at its start, and removes at its end."""
+"""Suffix of the mark that NeMo writes next to a save when the save starts, and removes when it ends."""
 _FROM_A_COPY = "restore it from a copy, or resume from another checkpoint"
 
 
 def one_save(folders: str) -> Refusal:
-    """Refuse to move saves of a layout with only one save.
+    """Refuse to move a save, because its layout has only one.
 
     Args:
         folders: The signs of layouts with several saves: `rank_N/ or iteration_*/`.
@@ -31,18 +31,18 @@ def one_save(folders: str) -> Refusal:
 
 
 def holds_its_mark(layout: str, *, companion: str) -> Refusal:
-    """Refuse to record health next to the saves, because each contains it.
+    """Refuse to record health next to the saves, because each save contains its own record.
 
     Args:
-        layout: Its name.
-        companion: The layout whose saves are recorded that way.
+        layout: Name of the layout.
+        companion: The layout whose health is recorded next to the saves.
     """
     mark = f"in {layout} each checkpoint contains its own mark, and checkpoints are never changed"
     return Refusal(why=f"is for {companion}: {mark}")
 
 
 def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Sort by progress; unknown progress, which is never loaded, comes last."""
+    """Sort by progress; saves with unknown progress, which are never loaded, come last."""
     every = list(checkpoints)
     progress = Progress(every)
 
@@ -54,17 +54,17 @@ def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def tracked_by(checkpoints: Iterable[Checkpoint], name: str | None) -> list[Checkpoint]:
-    """Mark the save that a record names as the last, intact or not; None if the record names no save."""
+    """Mark the save that a record names as the last, intact or not; mark no save if the record names none."""
     return [replace(save, is_tracked=True) if save.name == name else save for save in checkpoints]
 
 
 def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | Refusal:
-    """Move a save with its own folder, unless the trainer's record names it.
+    """Return the save's own folder as the files to move; refuse if the trainer's record names the save.
 
     Args:
         checkpoint: The save.
-        record: The record that names one as the last: `latest`.
-        records: Files in the folder that the trainer writes besides the shards.
+        record: The record that names the last save: `latest`.
+        records: Files in the folder that the trainer writes in addition to the shards.
     """
     if checkpoint.is_tracked:
         return Refusal(why=f"is the one that {record} names, from which a start without a name resumes")
@@ -72,7 +72,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
-    """Summarize the progress in a tree whose names show no separate runs.
+    """Summarize the progress of the tree as one run, because its names do not distinguish runs.
 
     Args:
         checkpoints: All checkpoints of the tree, the newest last.
@@ -92,7 +92,7 @@ def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
 
 
 def by_own_records(inventory: Inventory) -> Expected:
-    """Expect the files that each save's own record names; without a record they are unknown."""
+    """Expect the files that each save's own record names; without a record, the expected files are unknown."""
     return Expected(
         checkpoints=tuple(
             Expectation(
@@ -123,7 +123,7 @@ def marked_unfinished(listing: Listing, names: Iterable[str]) -> frozenset[str]:
 
 
 def not_finished(name: str) -> Finding:
-    """Report such a save."""
+    """Report an unfinished save."""
     message = f"the file *{UNFINISHED_MARK} beside it shows that the save is not complete"
     return damage(Code.UNCOMMITTED_SAVE, message, path=name, remedy="resume from an older checkpoint")
 
@@ -162,12 +162,12 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
 
 
 def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:
-    """Add the times of the tracker's save and later ones: they show whether the tracker was written after them.
+    """Add the times of the tracker's save and of later saves: they show whether the tracker was written after them.
 
     Args:
         storage: The tree.
         checkpoints: All checkpoints of the tree.
-        tracked: The save in the tracker; None if it names no save.
+        tracked: The save in the tracker; None if the tracker names no save.
     """
     progress = Progress(checkpoints)
     if tracked is None:
@@ -180,9 +180,9 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
-    """Report a dangling link under a shard's name, with the same message as the check of every shard.
+    """Report a dangling link that has a shard's name, with the same message as the check of every shard.
 
-    The shard counts as listed: its target is unknown, not missing.
+    The shard counts as listed, because the link's target is unknown, not missing.
     """
     try:
         with storage.open(path):
@@ -194,14 +194,14 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
 def listed_shard(
     storage: Storage, shard: Shard, kind: Kind, findings: list[Finding], *, sizes: bool
 ) -> tuple[Shard, ...]:
-    """Return a save's file as listed; if it is not a file, return nothing and add a finding.
+    """Return a save's file as listed; if the entry is not a file, return nothing and add a finding.
 
     Args:
         storage: The tree.
-        shard: The facts in its name.
-        kind: Whether it is a file, a folder or neither.
-        findings: The findings of the save.
-        sizes: Whether to read its stamp as well.
+        shard: The facts in the file's name.
+        kind: Whether the entry is a file, a folder or neither.
+        findings: The findings about the save.
+        sizes: Whether to read the file's stamp as well.
     """
     if kind not in {Kind.FILE, Kind.LOST}:
         severity = Severity.DAMAGE if kind is Kind.FOLDER else Severity.UNSAFE

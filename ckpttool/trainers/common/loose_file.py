@@ -1,6 +1,6 @@
-"""One file without a tree, or the weights of a model in a folder, as `save_pretrained` writes them.
+"""A single file without a tree, or a model's weights in a folder, as `save_pretrained` writes them.
 
-They can be checked and sealed, but not resumed from.
+Such files can be checked and sealed, but no run can resume from them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SHARD_SUFFIXES = {
     "distcp": FormatName.TORCH_ZIPS,
     "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
 }
-"""The format according to a file's suffix."""
+"""The format that a file's suffix indicates."""
 
 _SUFFIXES = {(".", suffix) for suffix in SHARD_SUFFIXES}
-"""With the dot: a file named `ckpt` has none."""
+"""Suffixes with the dot, so that a file named `ckpt` has none."""
 
 _CONFIGS = {"config.json", "adapter_config.json"}
-"""Files that `save_pretrained` writes with the weights."""
+"""Files that `save_pretrained` writes next to the weights."""
 
 _WEIGHTS = (
     r"(?P<name>model|pytorch_model|adapter_model)(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?P<suffix>[a-z]+)"
@@ -58,7 +58,7 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the files of a model saved without training state, by the first matching naming; else none."""
+    """Return the files of a model saved without training state, by the first naming that matches; otherwise ()."""
     files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
     if not any(entry.name in _CONFIGS for entry in files):
         return ()
@@ -76,12 +76,12 @@ def _is_one(listing: Listing) -> bool:
 
 
 def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Return none: such a file may be in any folder."""
+    """Return None: a folder is never part of this layout, because such a file may be in any folder."""
     return None
 
 
 class LooseFile:
-    """The fallback layout for a path to a single file; no folder is recognized by it."""
+    """The fallback layout for a path to a single file; this layout never matches a folder."""
 
     name = LOOSE_FILE_LAYOUT
     signs = LayoutSigns(
@@ -134,17 +134,17 @@ class LooseFile:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
+        """Return the save unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Expect only the file; for weights in parts, the number in their names."""
+        """Expect only the file; for weights in parts, expect the number of parts that the names contain."""
         paths = (shard.path for shard in inventory.checkpoints[0].shards)
         itself = FilesByPath(paths=tuple(dict.fromkeys(part for path in paths for part in _parts(path))), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, topology=Topology()),), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: the file has no tree."""
+        """Return False: without a tree, no temporary names are known."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -152,7 +152,7 @@ class LooseFile:
         return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place next to it."""
+        """Return a place next to the file."""
         path = own_path(checkpoint.name, ".file.manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
@@ -161,33 +161,33 @@ class LooseFile:
         return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return none: nothing starts from it."""
+        """Return an empty list: no run starts from such a file."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return none: no file is a copy of another."""
+        """Return no slices: no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield none: no record names it."""
+        """Yield no pointers: no record names the file."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return none."""
+        """Return no contents: no record names the file."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the health file names files of ranks."""
+        """Refuse: the health file lists only files of ranks."""
         return Refusal(why="is for saves in a trainer's folders, not for a single file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Refuse: it may be one of many."""
+        """Refuse: the file may be one of many."""
         return Refusal(why=f"is not in a {self._folders()} folder: its other ranks are unknown")
 
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
-        """Determine the trainer from the names of the scalars; without scalars, the first trainer."""
+        """Determine the trainer from the names of the scalars; if there are no scalars, use the first trainer."""
         names = {name for name, _ in values}
         best_scalars = max(
             self._scalars, key=lambda scalars: len(names & {scalar.name for scalar in scalars.rules.requested})
@@ -195,7 +195,7 @@ class LooseFile:
         return best_scalars.rules, *best_scalars.meaning(values)
 
     def _format_of(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
-        """Determine the format from the content, because a `.ckpt` is often torch's; else from the name."""
+        """Determine the format from the content, because torch writes many `.ckpt` files; otherwise from the name."""
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
             format_name = next(
@@ -213,13 +213,13 @@ class LooseFile:
 
 
 def _whole(name: str) -> str:
-    """Return the name of weights in parts, without the number of the part."""
+    """Return the name of weights in parts, without the part's number."""
     match = re.fullmatch(_WEIGHTS, name)
     return name if match is None or match["parts"] is None else f"{match['name']}.{match['suffix']}"
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Yield the names of all parts of a file; for a file without parts, its own name."""
+    """Yield the names of all parts of a file; for a file that is not in parts, yield its own name."""
     match = re.fullmatch(_WEIGHTS, name)
     count = 0 if match is None or match["parts"] is None else int(match["parts"])
     yield name

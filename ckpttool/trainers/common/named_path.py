@@ -1,4 +1,4 @@
-"""Meaning of a path in a config relative to a tree: the tree, a place in it, or elsewhere."""
+"""Meaning of a config's path relative to a tree: the tree itself, a place in the tree, or elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ckpttool.core.storage import is_local
 
 
 def inside(root: str, path: str) -> str | None:
-    """Return the target of a path in a tree, `rank_0/a.ckpt`, empty for its root; None if it is elsewhere.
+    """Return a path's target relative to a tree, such as `rank_0/a.ckpt`; empty for the root, None if it is elsewhere.
 
     A relative path is relative to the folder in which the training is started, which may differ from the current one.
-    If nothing exists at the path from here, but its beginning matches the end of the tree's own path, it counts as a
-    place in the tree; `started_in` returns the folder for which this is true. A `~` is an ordinary name: trainers that
-    expand it handle that.
+    If nothing exists at the path from here, but its beginning matches the end of the tree's own path, the path counts
+    as a place in the tree; `started_in` returns the folder for which this is true. A `~` is an ordinary name: the
+    trainers that expand a `~` do so themselves.
 
     Args:
         root: The path of the tree, as it was opened.
@@ -29,7 +29,7 @@ def inside(root: str, path: str) -> str | None:
 
 
 def started_in(root: str, path: str) -> str | None:
-    """Return the only working directory from which a path leads into a tree; None if this one does, or none does.
+    """Return the only working directory from which a path leads into a tree; None if the current one or none does.
 
     Args:
         root: The path of the tree, as it was opened.
@@ -40,7 +40,7 @@ def started_in(root: str, path: str) -> str | None:
 
 
 def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
-    """Return the target of a path in a tree, and the required working directory; None if this one leads there."""
+    """Return a path's target in a tree, and the required working directory; None if the current directory works."""
     if "\0" in path:  # no file can have such a name
         return None
     full_root = os.path.abspath(root)
@@ -61,7 +61,7 @@ def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome
     Args:
         root: The path of the tree, as it was opened.
         path: The path as written in a config.
-        path_text: The setting that names it, for the beginning of a sentence.
+        path_text: The setting that names the path, worded to begin a sentence.
     """
     if is_gone(root, path):
         tilde = ", because `~` is not expanded" if path.startswith("~") else ""
@@ -70,7 +70,7 @@ def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome
 
 
 def is_gone(root: str, path: str) -> bool:
-    """Return whether a path does not exist, from any working directory; also with an unexpanded `~`."""
+    """Return whether a path does not exist from any working directory; also true for an unexpanded `~`."""
     if path.startswith("~"):
         return True
     if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # with parts, the tree is on other machines
@@ -82,7 +82,7 @@ def is_gone(root: str, path: str) -> bool:
 
 
 def _readings(full_root: str, path: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the possible absolute paths of a path, most likely first, and the working directory if not this one."""
+    """Yield a path's possible absolute forms, most likely first, and the working directory if not the current one."""
     yield os.path.abspath(path), None
     # Through a link, the tree has a second path to the same folder.
     yield (

@@ -1,4 +1,4 @@
-"""The trainer's own choice of a save, if one rule applies to all its versions."""
+"""The save that a trainer chooses on its own, if one rule applies to all versions of the trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 Choice: TypeAlias = tuple[str | None, Outcome, str]
-"""Its choice or None, the outcome, and one sentence with the reason."""
+"""The chosen save or None, the outcome, and one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ChoiceUnknown:
 
     why: str
     by_script: bool = False
-    """Whether the training's own script decides."""
+    """Whether the training script makes the choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,15 @@ class ConfigChoice:
     """The effect of a config on a start."""
 
     choice: Choice | ChoiceUnknown | None = None
-    """None if it leaves the choice to the trainer."""
+    """The config's choice; None if the config leaves the choice to the trainer."""
     key: str = ""
     """The setting that decides."""
     mend: str | None = None
-    """The change that makes it load the chosen save."""
+    """The change that makes the config load the chosen save."""
     lacks: str | None = None
-    """The parts of the save that it leaves out, and the consequence."""
+    """The parts of the save that the config leaves out, and the consequence."""
     path: str | None = None
-    """The opened folder from which it loads."""
+    """The opened folder from which the config loads."""
 
 
 def _by_itself(start: OwnStart, view: View) -> ConfigChoice:
@@ -58,19 +58,19 @@ class OwnChoice:
     trainer: Trainer
     choose: Callable[[OwnStart], Choice | ChoiceUnknown]
     choice_of: Callable[[OwnStart, View], ConfigChoice] = _by_itself
-    """Returns the effect of a start's config."""
+    """Returns the effect of a config on a start."""
     by_records: bool = False
-    """Whether it uses small records next to the saves, which `repair pointer` writes."""
+    """Whether the rule uses small records next to the saves, which `repair pointer` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Apply the rule, for any version."""
+        """Apply the rule, whatever the version."""
         choice = self.choose(start)
         if isinstance(choice, ChoiceUnknown):
             choice = None, Outcome.UNKNOWN, choice.why
         return self._simulation(choice, version)
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Use the config, if it names the save to load; else apply the rule."""
+        """Use the config if it names the save to load; otherwise apply the rule."""
         del plan
         config = start.config
         outcome, line = ConfigChoice(), None
@@ -105,5 +105,5 @@ class OwnChoice:
 
 
 def save_finding_text(finding: Finding, save: Checkpoint) -> str:
-    """Describe a finding in a save, with its place."""
+    """Describe a finding about a save, with its place."""
     return f"{finding.path or save.name}: {finding.message}"

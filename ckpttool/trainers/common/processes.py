@@ -17,32 +17,32 @@ _BY_HAND = "give the number of this part, from 1, with --part I/N"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One way to start processes, with its environment variables; empty variables count as unset."""
+    """One way to start processes, with the environment variables it sets; empty variables count as unset."""
 
     launcher: str
     needs: tuple[str, ...]
-    """Required variables, each with its value after a `=` if that matters."""
+    """Required variables, each followed by `=` and a value if the value matters."""
     lacks: tuple[str, ...] = ()
     """Variables that must not be set."""
     index: str = ""
     count: tuple[str, ...] = ()
-    """The first variable that is set decides. If none is set, the user must specify the value."""
+    """Variables with the count: the first that is set decides. If none is set, the user must specify the count."""
     local_index: str = ""
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
     node: str = ""
     alone: bool = False
-    """Whether it starts one process per machine."""
+    """Whether the launcher starts one process per machine."""
     run: tuple[str, ...] = ()
-    """Variables whose values are joined by dots."""
+    """Variables whose values, joined by dots, name the run."""
     attempt: str = ""
     looks: bool = True
-    """False if it only supervises other processes, and has no files to record."""
+    """False if the process only supervises others, and has no files to record."""
     refusal: str = ""
-    """The reason that a process started this way cannot know its number."""
+    """The reason why a process started this way cannot know its number."""
 
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
-    """Parse the count of this node from `2(x3),1`; None if the value is implausible."""
+    """Parse the number of tasks on this node from `2(x3),1`; None if the value is implausible."""
     counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = _whole_number(environment.get("SLURM_NODEID", ""))
     if node is None or local_index is None:
@@ -148,7 +148,7 @@ _TABLE = (
     ),
     _Row(launcher="Kubernetes", needs=("JOB_COMPLETION_INDEX",), index="JOB_COMPLETION_INDEX", alone=True),
 )
-"""The innermost launcher decides: the first row that matches.
+"""The ways to start processes. The first row that matches decides, so inner launchers come first.
 
 Recorded from actual starts, except for the last four rows.
 """
@@ -156,7 +156,7 @@ Recorded from actual starts, except for the last four rows.
 _MOST_DIGITS = 10
 
 _LARGEST_STEP = 0xFFFFFFF0
-"""Slurm's own steps, such as the shell of an allocation, have higher numbers, without srun."""
+"""Slurm's own steps, such as the shell of an allocation, have higher numbers; they run without srun."""
 
 
 def _variables() -> Iterator[str]:
@@ -173,11 +173,11 @@ VARIABLES = tuple(sorted({*_variables()}))
 
 
 def process_of(environment: Mapping[str, str], *, count: int | None = None) -> Process | None:
-    """Return the number of this process in its launcher; None for a process that only supervises others.
+    """Return the number of this process in its launcher; None if the process only supervises others.
 
     Args:
         environment: The environment of this process.
-        count: Number of processes, if the user specifies it; a launcher that reports it must agree.
+        count: Number of processes according to the user, if any; a number that the launcher reports must agree.
 
     Raises:
         UsageError: This environment matches no known launcher, or has invalid values.
@@ -238,7 +238,7 @@ def _process(row: _Row, present: _Environment, count: int | None) -> Process:
 
 
 def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
-    """Return the number of this process on its machine, and their count; neither if they contradict each other."""
+    """Return this process's number on its machine, and the process count there; two Nones if they disagree."""
     if row.alone:
         return 0, 1
     index = _whole_number(present.get(row.local_index, ""))
@@ -252,7 +252,7 @@ def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
 
 
 def _not_of_several_kinds(row: _Row, present: _Environment) -> None:
-    """Refuse if another kind of pod also counts from 0: two pods would record the same part."""
+    """Refuse if a different kind of pod also counts from 0, because two pods would then record the same part."""
     if row.launcher != "Volcano":
         return
     kinds = sorted(name for name in present if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
@@ -272,7 +272,7 @@ def _refuse(row: _Row, why: str) -> NoReturn:
 
 
 def _run(text: str) -> str:
-    """Encode an arbitrary name so that it can be a file name."""
+    """Turn an arbitrary run name into a valid file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64].strip(".-") or "run"
 
 

@@ -1,4 +1,4 @@
-"""Counters in a torch file of a save, and the effect of a step that differs from the save's name."""
+"""Counters in a save's torch file, and the effect of a step that differs from the step in the save's name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ckpttool.core.formats.torch.plain import integer_at, plain_values
 from ckpttool.core.storage.base import Storage
 
 _TRIED = 4
-"""Files to try, if the first one is torn: `verify` reports their problems."""
+"""Number of files to try if the first one is torn: `verify` reports the problems in these files."""
 
 
 def first_value(storage: Storage, paths: Iterable[str]) -> object:
-    """Return the value in the first readable file, if all agree; None if no file has it."""
+    """Return the values in the first readable file; None if none of the files tried can be read."""
     for path, _ in zip(paths, range(_TRIED), strict=False):
         try:
             with storage.open(path) as source:
@@ -26,13 +26,13 @@ def first_value(storage: Storage, paths: Iterable[str]) -> object:
 
 
 def count_at(values: object, *path: str) -> int | None:
-    """Return the count; None if there is no number, or an implausible number."""
+    """Return the count; None if the value is not a number, or is implausible."""
     value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 
 
 def other_step(name: str, step: int) -> Finding:
-    """Report a save whose name and content have different steps."""
+    """Report a save whose name and content show different steps."""
     fact = f"is a save of step {step} according to its own record, unlike its name"
     message = f"{fact}: a copy, or files of two saves"
     remedy = "resume from another checkpoint, or rename it to the step of its content"

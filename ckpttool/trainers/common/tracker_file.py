@@ -1,4 +1,4 @@
-"""`latest_checkpointed_iteration.txt`: three trainers write it, so on its own it identifies no tree."""
+"""`latest_checkpointed_iteration.txt`: three trainers write this file, so the file alone identifies no tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LIMIT = 64
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
-"""Folders of one save, as named by other trainers with a tracker of this name."""
+"""Folders of one save, as named by other trainers whose tracker has this name."""
 
 
 def whose_tracker(names: Collection[str]) -> str:
@@ -34,7 +34,7 @@ def whose_tracker(names: Collection[str]) -> str:
 
 
 def lacks_its_saves(names: Collection[str]) -> bool:
-    """Return whether a folder has a tracker, but no save with the names of the trainers that write one."""
+    """Return whether a folder has a tracker, but no save named as the trainers that write a tracker name saves."""
     patterns = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
     return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 
@@ -45,7 +45,7 @@ def tracked_step(storage: Storage) -> Step:
     Raises:
         FileNotFoundError: There is no tracker.
         OSError: The tracker cannot be read.
-        ParseError: The tracker has no step.
+        ParseError: The tracker contains no step.
     """
     return _step(_text(storage))
 
@@ -66,7 +66,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
     Args:
         storage: The tree.
         folder_of: Returns the trainer's name for the save of a step.
-        content: The alternative to a step: the name of a folder.
+        content: The value that the tracker may contain instead of a step: the name of a folder.
     """
     from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
@@ -86,7 +86,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
-    """Return the tracker's contents that name the save in a folder: its step, or its name if that contains no step."""
+    """Return the tracker's contents that name a folder's save: the step, or the name if the name has no step."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}

@@ -1,4 +1,4 @@
-"""Base of layouts whose saves all ranks write together, each with its own record of its files."""
+"""Base of layouts whose saves are written by all ranks together, each save with its own record of its files."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 
 class WrittenTogether:
-    """One folder per save, without a health file next to them."""
+    """One folder per save, with no health file next to the saves."""
 
     name: str
     title: str
-    """Display name of its trainer: for sentences."""
+    """Display name of the layout's trainer, for sentences."""
     is_tree: Final = True
     rank_files = RankFiles.TOGETHER
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use each save's own record, or its names; external evidence adds nothing."""
+        """Use each save's own record or names; external evidence adds nothing."""
         return by_own_records(inventory)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder, which its trainer ignores."""
+        """Return a place in the save's own folder, in which the trainer ignores other files."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: data common to ranks is saved once."""
+        """Refuse: data that ranks have in common are saved once."""
         return Refusal(
             why=f"has checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
         )
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return none: no file is a copy of another."""
+        """Return no slices: no file is a copy of another."""
         return None
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -52,12 +52,12 @@ class WrittenTogether:
 
 
 class Untracked(WrittenTogether):
-    """The same, for a trainer without a record that names the last save."""
+    """Base of such layouts for trainers without a record that names the last save."""
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield none: a start that names no save follows the saves' names, or its script."""
+        """Yield no pointers: a start that names no save relies on the saves' names, or on its script."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return none."""
+        """Return no contents: no record names a save."""
         return {}

@@ -1,4 +1,4 @@
-"""DeepSpeed: its trees, and its own choice of a save.
+"""DeepSpeed: its trees, and the save that it chooses.
 
 Source:
     `_get_ckpt_name`, `_get_zero_ckpt_prefix`, `_get_expert_ckpt_name` and `_get_optimizer_ckpt_name` of
@@ -20,10 +20,10 @@ LATEST = "latest"
 LATEST_UNIVERSAL = "latest_universal"
 
 UNIVERSAL_PART = "zero"
-"""The folder that makes a tag a universal checkpoint: `ds_to_universal.py` writes a folder for each parameter there."""
+"""The folder that makes a tag a universal checkpoint: `ds_to_universal.py` writes one subfolder for each parameter."""
 
 DEFAULT_TAG = r"global_step([0-9]{1,18})"
-"""Name of a save if the training script passes no tag."""
+"""Name of a save for which the training script passes no tag."""
 
 WRITTEN_BESIDE = ("zero_to_fp32.py", "zero_to_torch.py")
 """Scripts that DeepSpeed writes next to its tags."""
@@ -38,7 +38,7 @@ _OF_PARTS = (
     rf"layer_[0-9]+-model_.*model_states\.pt|layer_-?[0-9]+_expert_[0-9]+_mp_rank_(?:{_SLICE})_model_states\.pt"
     rf"|expp_rank_[0-9]+_mp_rank_(?:{_SLICE})_optim_states\.pt"
 )
-"""Layers of a pipeline, and experts with their optimizer state: no record contains their number."""
+"""Layers of a pipeline, and experts with their optimizer state: no record shows how many there are."""
 
 
 class StatesFile(NamedTuple):
@@ -46,14 +46,14 @@ class StatesFile(NamedTuple):
 
     role: ShardRole
     slice: int | None = None
-    """Rank within the model: `mp_rank`; None if its name does not show it."""
+    """Rank within the model: `mp_rank`; None if the file's name does not show the rank."""
     replica: int | None = None
     """The data-parallel rank; None for a file that all ranks share."""
     is_bf16: bool = False
 
 
 def parse(name: str) -> StatesFile | None:
-    """Return the meaning of a file in a tag; None if DeepSpeed writes no file of that name."""
+    """Return the meaning of a file in a tag; None if DeepSpeed writes no file with that name."""
     if not name.endswith("_states.pt"):
         return None
     match = re.fullmatch(_OWN, name)
@@ -70,12 +70,12 @@ def parse(name: str) -> StatesFile | None:
 
 
 def model_file(mp: int, dp: int | None = None) -> str:
-    """Return the name of a model slice's file; with a data-parallel rank, its name under ZeRO 3."""
+    """Return the name of a model slice's file; if a data-parallel rank is given, the file's name under ZeRO 3."""
     return f"{_replica(dp)}mp_rank_{mp:02}_model_states.pt"
 
 
 def optimizer_file(mp: int, dp: int, *, is_bf16: bool) -> str:
-    """Return the file name of a data-parallel rank's part of the optimizer state."""
+    """Return the name of the file with a data-parallel rank's part of the optimizer state."""
     return f"{'bf16_' if is_bf16 else ''}{_replica(dp)}mp_rank_{mp:02}_optim_states.pt"
 
 
@@ -84,9 +84,9 @@ def _replica(dp: int | None) -> str:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize a folder with model states, with optimizer states or `latest` next to it; or only a replica's file.
+    """Recognize a folder with model states, with optimizer states or `latest` next to them; or with only replica files.
 
-    A machine that saves to its own disk, and is not the first, has only such files.
+    A machine other than the first that saves to its own disk has only replica files.
     """
     has_latest = listing.has(LATEST)
     for folder, names in listing.inside():

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: its number of data-parallel ranks, and settings that harm a resume.
+"""DeepSpeed's JSON config: its number of data-parallel ranks, and settings that harm a resume.
 
 Source:
     DeepSpeed 0.19.8: `runtime/config.py` (`_set_batch_related_parameters`), `DeepSpeedEngine.load_checkpoint`.
@@ -30,9 +30,9 @@ def _universal(view: View) -> Iterator[Problem]:
 
 
 def _replicas(view: View) -> int | None:
-    """Divide the samples per step by those per rank, if all of them are set.
+    """Divide the samples per step by those per rank, if the config sets all the values needed.
 
-    Ranks that share a sequence also share a batch, but each has its own part of the optimizer state.
+    Ranks that share a sequence also share a batch, but each rank has its own part of the optimizer state.
     """
     batch, micro, steps = (
         view.count(key, 0)

@@ -1,4 +1,4 @@
-"""`latest`: the tag of the last save. Rank 0 writes it before it knows that the other ranks have saved."""
+"""`latest`: the tag of the last save. Rank 0 writes this file before it knows whether the other ranks have saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT = 1024
 def latest_tag(storage: Storage, record: str = LATEST) -> str:
     """Return the tag in `latest`, as DeepSpeed reads it; empty if the file has no tag.
 
-    The text is untrusted: it is compared with names, never followed.
+    The text is untrusted, so it is only compared with names, and never used as a path.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -44,5 +44,5 @@ def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
 
 
 def tag_bytes(tag: str) -> bytes:
-    """Encode the tag, without a line end."""
+    """Encode the tag, without a newline."""
     return tag.encode("utf-8", "surrogateescape")

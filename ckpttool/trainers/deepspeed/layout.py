@@ -1,4 +1,4 @@
-"""DeepSpeed's layout: a folder for each tag, with a file for each part of the model and of the optimizer's state."""
+"""DeepSpeed's layout: a folder per tag, with one file for each part of the model and of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedTags(WrittenTogether):
-    """One folder per save, with any name; `latest` next to them names one."""
+    """One folder per save, with any name; `latest` next to these folders names one of them."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each tag's names, and one model file of each up to its pickle."""
+        """Read the names in each tag, and one of its model files up to the pickle."""
         from ckpttool.trainers.deepspeed.scan import scan_tags
 
         return scan_tags(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
+        """Return the save unchanged: the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
@@ -43,14 +43,15 @@ class DeepSpeedTags(WrittenTogether):
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the tag's folder with its contents; the tag in `latest` is not moved."""
+        """Return the tag's folder with its contents; refuse to move the tag that `latest` names."""
         return own_folder(checkpoint, f"`{LATEST}`")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Return `latest` and the model files that replicas share; each rank reads its own layers and experts.
 
         Source:
-            `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all of them on each machine; DeepSpeed 0.19.
+            `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all these files on each machine; DeepSpeed
+            0.19.
         """
         from ckpttool.core.domain.placement import ReadByAll
 
@@ -74,7 +75,7 @@ class DeepSpeedTags(WrittenTogether):
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the tag: without one, DeepSpeed uses `latest`."""
+        """Name the folder and the tag: if no tag is given, DeepSpeed uses `latest`."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         call_settings = (

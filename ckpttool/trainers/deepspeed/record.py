@@ -1,6 +1,6 @@
-"""The record of the save in one of a tag's model files: its progress, number of files, and settings.
+"""The record of a save in one of its tag's model files: its progress, number of files, and settings.
 
-Only the pickle inside is read, and interpreted without being executed.
+Only the pickle inside the file is read; the pickle is interpreted without being executed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ckpttool.trainers.deepspeed import StatesFile, model_file, optimizer_file
 
 _OPTIMIZER_FROM = 1
 _WEIGHTS_FROM = 3
-"""ZeRO stages from which on each data-parallel rank has its own files: for the optimizer, and for the weights."""
+"""Lowest ZeRO stages at which each data-parallel rank has its own files: for the optimizer, and for the weights."""
 
 _MOST_RANKS = 1 << 17
-"""More than any training has: one record must not determine the number of files to search for."""
+"""More ranks than any training run has, so that one record cannot set the number of files to search for."""
 
 
 class Seen(NamedTuple):
-    """Facts shown by the names of a tag's files, for a record that lacks them."""
+    """Facts shown by the names of a tag's files, for use if the record lacks them."""
 
     weights_by_replica: bool
     """Whether each data-parallel rank has a model file."""
     optimizer: bool
-    """Whether any file has a part of the optimizer's state."""
+    """Whether any file contains a part of the optimizer's state."""
     is_bf16: bool
-    """Whether those files are named for the data-parallel rank."""
+    """Whether the names of those files contain the data-parallel rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +40,26 @@ class TagRecord:
     step: int | None
     """`global_steps`: global batches, including those whose update was skipped after an overflow."""
     updates: int | None
-    """Updates of the optimizer, without those that were skipped."""
+    """Updates of the optimizer, excluding those that were skipped."""
     samples: int | None
-    """`global_samples`: the samples consumed by the training, at any batch sizes."""
+    """`global_samples`: the samples that the training run has consumed, whatever the batch sizes."""
     replicas: int | None
-    """`dp_world_size`: data-parallel ranks."""
+    """`dp_world_size`: number of data-parallel ranks."""
     slices: int | None
-    """`mp_world_size`: parts of the model, over tensor and pipeline parallelism."""
+    """`mp_world_size`: number of parts of the model, over tensor and pipeline parallelism."""
     stages: int
-    """Stages of the pipeline."""
+    """Number of stages in the pipeline."""
     zero_stage: int | None
-    """The state that ZeRO divides: 0 nothing, 1 the optimizer, 2 also gradients, 3 also weights. None if the file has
-    only the path of the config, and not its settings."""
+    """The state that ZeRO divides: 0 for none, 1 for the optimizer, 2 adds gradients, 3 adds weights. None if the file
+    has only the config's path, and not its settings."""
     global_batch_size: int | None
     """Samples per update; None if the settings do not show it."""
     holds_optimizer: bool
-    """Whether the file itself has the optimizer's state."""
+    """Whether the file itself contains the optimizer's state."""
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks that trained; None if the file does not show it, or shows an implausible number."""
+        """Number of ranks in the training run; None if the file shows no number, or an implausible one."""
         if not self.replicas or not self.slices:
             return None
         world = self.replicas * self.slices
@@ -71,7 +71,7 @@ class TagRecord:
         return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
 
     def is_beyond(self, file: StatesFile) -> bool:
-        """Return whether a file belongs to a rank that this save did not have."""
+        """Return whether a file belongs to a rank that did not take part in this save."""
         beyond_slices = file.slice is not None and self.slices is not None and file.slice >= self.slices
         return beyond_slices or bool(self.replicas and (file.replica or 0) >= self.replicas)
 
@@ -88,7 +88,7 @@ class TagRecord:
         return by_zero or (view.optimizer and not self.holds_optimizer)
 
     def rank(self, file: StatesFile) -> Rank | None:
-        """Return the rank of a file, or the first rank of a shared file; None if its name does not show it.
+        """Return the rank of a file, or the first rank of a shared file; None if the name does not show the rank.
 
         Source: `PipelineParallelGrid`: ranks are arranged by stage, replica and slice, in this order.
         """
@@ -99,7 +99,7 @@ class TagRecord:
         return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
 
     def has_optimizer(self, view: Seen) -> bool:
-        """Return whether the save has optimizer state: a training run without an optimizer saves none."""
+        """Return whether the save contains optimizer state: a training run without an optimizer saves none."""
         return self.holds_optimizer or bool(self.is_optimizer_shared_out(view))
 
     def files(self, view: Seen) -> list[str] | None:
@@ -146,7 +146,7 @@ def _zero_stage(settings: object) -> int | None:
 
 
 def _batch_size(settings: object, replicas: int | None) -> int | None:
-    """Return the samples per update: the settings are as the user wrote them, and may lack it."""
+    """Return the samples per update, if the settings contain this value: they are saved as the user wrote them."""
     batch_size = count_at(settings, "train_batch_size")
     if batch_size is not None:
         return batch_size

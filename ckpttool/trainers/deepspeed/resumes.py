@@ -1,4 +1,4 @@
-"""DeepSpeed's own choice, its effects on a resume, and the sizes that it refuses.
+"""The save that DeepSpeed chooses, the effects on a resume, and the run sizes that DeepSpeed refuses.
 
 Source:
     `load_checkpoint`, `_get_all_zero_checkpoints` and `_load_zero_checkpoint` of `deepspeed/runtime/engine.py` 0.19.8,
@@ -41,7 +41,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage reads.
+    """Use the JSON config: whether it loads a universal checkpoint, and which files its ZeRO stage reads.
 
     Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names depend on the stage.
     """
@@ -77,7 +77,7 @@ def _of_universal(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _stages(save: Checkpoint) -> tuple[int, ...] | None:
-    """Return the ZeRO stages that may have written a save, by its names; None if unknown."""
+    """Return the ZeRO stages that may have written a save, judged by the file names; None if unknown."""
     files = [parsed for path in save.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     models = [file for file in files if file.role is ShardRole.MODEL and file.slice is not None]
     if not models:
@@ -108,7 +108,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Describe how its counters continue: it does not save the position in the data."""
+    """Describe how DeepSpeed's counters continue: DeepSpeed does not save the position in the data."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     why = (
         "DeepSpeed restores its sample count but saves no position in the data: the training script restores the "
@@ -119,7 +119,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Refuse the sizes that its loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
+    """Refuse sizes that the loader refuses: different numbers of data-parallel ranks under ZeRO, or of model parts."""
     files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
     slices = {file.slice for file in files}

@@ -1,4 +1,4 @@
-"""List the tags of a folder, and read one model file of each up to its pickle."""
+"""List the tags in a folder, and read one model file of each up to its pickle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ckpttool.trainers.listing import Listing
 
 
 class _File(NamedTuple):
-    """A listed file of a tag."""
+    """A file that was listed in a tag."""
 
     path: str
     parsed: StatesFile
@@ -59,7 +59,7 @@ class _File(NamedTuple):
 
 
 def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each tag's names, and the record in one of its model files."""
+    """Read the names in each tag, and the record in one of its model files."""
     pointer = latest_pointer(storage) if listing.has(LATEST) else None
     tag = None if pointer is None else pointer.name
     scanned = map_waiting(
@@ -94,7 +94,7 @@ def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
 
 
 def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | None:
-    """Return the progress according to `latest`: None if the tag's contents contradict its name."""
+    """Return the progress according to `latest`; None if the tag's contents contradict its name."""
     if named is not None and blocking(named.findings):
         return None
     match = re.fullmatch(DEFAULT_TAG, tag)
@@ -102,7 +102,7 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
 
 
 def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
-    """Return the save in a folder; None if it contains no save."""
+    """Return the save in a folder; None if the folder contains no save."""
     match = re.fullmatch(DEFAULT_TAG, name)
     findings: list[Finding] = []
     entries: list[Entry] = []
@@ -158,7 +158,7 @@ def _seen(files: Sequence[_File]) -> Seen:
 def _shards(
     storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
 ) -> tuple[Shard, ...]:
-    """Return the files of the save; any other file or non-file adds a finding."""
+    """Return the save's files; any other file or non-file adds a finding."""
     shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):

@@ -1,4 +1,4 @@
-"""Code shared by Hugging Face's Trainer and Accelerate: the first writes its saves with parts of the second."""
+"""Code shared by Hugging Face's Trainer and Accelerate, because Trainer writes its saves with parts of Accelerate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import AskedSizes
 
 WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
-"""Names of the files of a model's weights."""
+"""Names of the files with a model's weights."""
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Return no objections: complete files load on any number of ranks, and slices are resharded."""
+    """Return no objections: any number of ranks can load complete files, and slices are resharded."""
     from ckpttool.core.decide.data_effects import against_size
     from ckpttool.core.domain.question import AskedSizes
 

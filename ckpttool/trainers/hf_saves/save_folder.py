@@ -1,4 +1,4 @@
-"""A folder of one save by Hugging Face's libraries: weights in one file or in parts, and a state per rank.
+"""The folder of one save from Hugging Face's libraries: weights in one file or in parts, and a state per rank.
 
 Source:
     `transformers/trainer.py` 4.57 and 5.23, `accelerate/checkpointing.py` 1.15, `huggingface_hub/serialization`.
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
-"""torch writes all other files."""
+"""Formats by suffix; torch writes all files with other suffixes."""
 
 _SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
-"""Folders of torch.distributed.checkpoint with weights or optimizer in slices."""
+"""Folders of torch.distributed.checkpoint with slices of the weights or the optimizer state."""
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MOST_PARTS = 4096
-"""Maximum number of parts to search for: a name can contain any number."""
+"""Maximum number of parts to search for: a file name can claim any number."""
 _INDEX_LIMIT = 64 << 20
 _KILLED = r"\.tmp[A-Za-z0-9]{6}"
-"""Temporary name under which safetensors writes before it renames the file."""
+"""Temporary name that safetensors uses before it renames the file."""
 
 
 class FileNamed(NamedTuple):
@@ -52,10 +52,10 @@ class FileNamed(NamedTuple):
 
 
 class NamePattern(NamedTuple):
-    """Files that a trainer writes with matching names."""
+    """Files that a trainer writes under matching names."""
 
     pattern: str
-    """Pattern of the complete name; the group `rank` is the file's rank, or the only rank if empty."""
+    """Pattern for the complete name; the group `rank` is the file's rank. If it is empty, the run has only one rank."""
     role: ShardRole
 
 
@@ -69,17 +69,17 @@ class SaveFolder(NamedTuple):
     """The files, sorted by (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all existing files, and of those in the records of its folders; None if a folder has no valid record."""
+    """Paths of all existing files, and of those in the records of the save's folders; None if a record is not valid."""
     is_listed: bool = True
     """False if the folder cannot be listed."""
 
     def path(self, name: str) -> str:
-        """Return the path of one of its files."""
+        """Return the path of a file in the folder."""
         return f"{self.name}/{name}"
 
     @property
     def format(self) -> FormatName:
-        """Format of its weights; without weights, the default of these libraries."""
+        """Format of the weights; if there are no weights, the default of these libraries."""
         weights = (shard.format for shard in self.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA})
         return next(weights, FormatName.SAFETENSORS)
 
@@ -89,7 +89,7 @@ class SaveFolder(NamedTuple):
         return frozenset(shard.rank for shard in self.shards if shard.rank is not None)
 
     def has(self, role: ShardRole) -> bool:
-        """Return whether there is a file of this role, or a folder of its slices."""
+        """Return whether the folder has a file with this role, or a folder with its slices."""
         start = _SLICES_OF.get(role)
         return any(shard.role is role for shard in self.shards) or (
             start is not None and any(name.startswith(start) and re.fullmatch(_SLICES, name) for name in self.names)
@@ -97,7 +97,7 @@ class SaveFolder(NamedTuple):
 
 
 def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
-    """Return a function from a name to the file's meaning; None for a name that is not a trainer's."""
+    """Return a function from a name to the file's meaning; the function returns None for any other name."""
     compiled = [(re.compile(pattern), role) for pattern, role in patterns]
 
     @lru_cache(maxsize=4096)  # all saves of a tree have the same names
@@ -116,12 +116,12 @@ def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
 
 
 def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | None], *, sizes: bool) -> SaveFolder:
-    """List a save's folder; only the records of folders of slices are opened.
+    """List a save's folder; the only files that are opened are records in folders of slices.
 
     Args:
         storage: The tree.
         folder: The folder of the save.
-        named: Returns the meaning of a file.
+        named: Returns the meaning of a file name.
         sizes: Whether to read each file's stamp as well.
     """
     from ckpttool.trainers.torch_dcp.store import read_store  # names are enough to identify the trainer of a tree
@@ -163,11 +163,11 @@ def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
 
 
 def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
-    """Return the files of a save that each process reads: all files without a rank, and some of the slices.
+    """Return the save's files that each process reads: all files without a rank, and some of the slices.
 
     Args:
         folder: The folder of the save.
-        shards: Its shards.
+        shards: The shards of the save.
     """
     from ckpttool.core.domain.placement import ReadByAll
 
@@ -190,7 +190,7 @@ def _killed(path: str) -> Finding:
 
 
 def absent_parts(save: SaveFolder) -> Iterator[Finding]:
-    """Find parts of the weights missing from their numbering, and parts without an index."""
+    """Find parts of the weights that are missing according to the numbers in the names, and parts without an index."""
     parts = sorted(name for name in save.names if "-of-" in name and re.fullmatch(WEIGHTS, name))
     if not parts:
         return
@@ -211,21 +211,21 @@ def absent(path: str, subject: str) -> Finding:
     """Report a missing file.
 
     Args:
-        path: Its expected path.
-        subject: The file, in words that begin the sentence.
+        path: The expected path of the file.
+        subject: The file, worded to begin the sentence.
     """
     remedy = "restore it from a copy, or resume from another checkpoint"
     return listed_damage(Code.SHARD_MISSING, f"{subject} is missing", path, remedy=remedy)
 
 
 def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
-    """Read records of slices that are too large for a scan, and compare the index of weights with its parts.
+    """Read records of slices that are too large for a scan, and compare the weights' index with the parts.
 
     Args:
         storage: The tree.
-        checkpoint: As scanned: files known to be missing are not reported again.
+        checkpoint: The checkpoint from the scan: files known to be missing are not reported again.
         folder: The folder of the save. Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     from ckpttool.trainers.torch_dcp.store import read_store_closely
 
@@ -259,14 +259,14 @@ class WeightsIndex(NamedTuple):
     tensors: dict[str, set[str]]
     """Tensors by the name of the part that contains them."""
     nbytes: int | None
-    """Total bytes of all tensors; None if the index does not contain them."""
+    """Total bytes of all tensors; None if the index does not contain this total."""
 
 
 def read_index(storage: Storage, path: str) -> WeightsIndex:
     """Read the index of the tensors in each part of the weights.
 
     Raises:
-        OSError: The index cannot be read, or is larger than any real one.
+        OSError: The index cannot be read, or is larger than any real index.
         ParseError: The file is not an index.
     """
     record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), where=path)

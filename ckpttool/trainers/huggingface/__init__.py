@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 SAVE = r"checkpoint-[0-9]{1,18}"
 STATE = "trainer_state.json"
-"""Written last, and in place."""
+"""The file that Trainer writes last, directly under its final name."""
 UNFINISHED = "checkpoint-is-incomplete.txt"
-"""Mark in a save that transformers 5 writes on SIGTERM, until the save is complete."""
+"""The mark that transformers 5 writes in a save on SIGTERM, and removes when the save is complete."""
 MODEL_CONFIG = "config.json"
 ARGUMENTS = "training_args.bin"
 
 RESUME = "resume_from_checkpoint"
-"""Key of the save to resume from, in its arguments."""
+"""Key for the save to resume from, in Trainer's arguments."""
 OUTPUT = "output_dir"
-"""Key of the output folder."""
+"""Key for the output folder."""
 AUTOMATIC = "auto_resume_from_checkpoints"
-"""axolotl's setting that selects the highest number."""
+"""The axolotl setting that selects the save with the highest number."""
 _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"
-"""Files of a save that a final export lacks."""
+"""Files of a save that a final export does not contain."""
 
 
 def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
-    """Return the saves downloaded or copied under another name, unless a save next to them has its original name.
+    """Return the saves downloaded or copied under a different name, unless there is a save with its original name.
 
     Args:
-        listing: The names in their folder, or only one of its entries.
+        listing: The names in the folder of the saves, or only one of them.
         every: Search all folders, not only a few.
     """
     save_names: list[str] = []
@@ -52,22 +52,22 @@ def _is_complete_save(names: frozenset[str]) -> bool:
 
 
 def number_in(name: str) -> int | None:
-    """Return the step in a save's name; None for another name."""
+    """Return the step in a save's name; None for any other name."""
     return int(name.rpartition("-")[2]) if re.fullmatch(SAVE, name) else None
 
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
-"""Files of a save that no other trainer's folder with a similar name has."""
+"""Files of a save that are not in other trainers' folders with similar names."""
 
 _SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""Files that saves of scripts with Accelerate also have; a truncated save may have no others."""
+"""Files that saves of scripts with Accelerate also contain; a truncated save may have no other files."""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
-"""Files of scripts that only use Accelerate: their folders often have such names."""
+"""Files of scripts that use only Accelerate: the folders of such scripts often have these names."""
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of folders with such names, which other trainers use too."""
+    """Recognize the contents of folders with such names, because other trainers use these names too."""
     may_be, is_alien = False, False
     try:
         for _, names in listing.inside(SAVE):

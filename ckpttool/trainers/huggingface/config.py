@@ -1,4 +1,4 @@
-"""Arguments of Hugging Face's Trainer in a file: settings that harm a resume.
+"""A file with arguments of Hugging Face's Trainer: settings that harm a resume.
 
 Source:
     transformers 5.23.0: `HfArgumentParser.parse_yaml_file` and `parse_json_file` (keys at the top level are fields of
@@ -20,7 +20,7 @@ _OWN = (
     "save_strategy", "load_best_model_at_end", "restore_callback_states_from_checkpoint", "save_on_each_node",
     AUTOMATIC,
 )  # fmt: skip
-"""Excludes `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which other trainers also have."""
+"""Fields of Trainer only, so not `resume_from_checkpoint`, `output_dir` or `ignore_data_skip`, which others share."""
 
 KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: if it is damaged or bad, there is no older one"
 KEEP_TWO = "set save_total_limit to 2 or more"

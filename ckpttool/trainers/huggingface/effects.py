@@ -1,12 +1,13 @@
-"""The effects of Hugging Face's Trainer on a resume: it computes the position in the data from the step.
+"""The effects of Hugging Face's Trainer on a resume: Trainer computes the position in the data from the step.
 
 Source:
-    `Trainer._inner_training_loop` of transformers 4.57 and 5.23, and runs of it: `global_step // steps_per_epoch`
-    epochs and `global_step % steps_per_epoch` batches of the next epoch are skipped, both with the sizes of the new
-    run. Runs compared with uninterrupted runs: transformers 4.57.3, 5.0.0 and 5.1.0 keep the micro batch of
-    `trainer_state.json`, 5.2.0 and 5.23.0 use that of the arguments; with `auto_find_batch_size` all keep the size that
-    was found. Within an epoch after the first, accelerate 1.10.1 to 1.14.0 continue in the first epoch's order, 1.15.0
-    in the current epoch's order. Data without a length are read from their beginning if they had ended before.
+    `Trainer._inner_training_loop` of transformers 4.57 and 5.23, and its runs: `global_step // steps_per_epoch`
+    epochs and `global_step % steps_per_epoch` batches of the next epoch are skipped, both computed with the sizes of
+    the new run. Resumed runs were compared with uninterrupted runs: transformers 4.57.3, 5.0.0 and 5.1.0 keep the micro
+    batch of `trainer_state.json`, 5.2.0 and 5.23.0 use the arguments' micro batch; with `auto_find_batch_size`, all
+    versions keep the size that was found. Within an epoch after the first, accelerate 1.10.1 to 1.14.0 continue in the
+    first epoch's order, 1.15.0 in the current epoch's order. Data without a length are read from the beginning if they
+    had already ended once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MODEL_CONFIG_LIMIT = 1 << 20
 
 
 class _Split(NamedTuple):
-    """The division of an optimizer step; None if unknown."""
+    """How an optimizer step is divided; None for unknown numbers."""
 
     micro: int | None
     """Samples per batch of one rank."""
@@ -69,7 +70,7 @@ class _Split(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A save, and the differences between its run and the resumed one."""
+    """A save, and the differences between its run and the resumed run."""
 
     step: int
     state: State | None
@@ -78,14 +79,14 @@ class _Run(NamedTuple):
     read: Consumed
     epochs: Epochs | None
     is_told: bool
-    """Whether a config sets the new run's division of a step, so that only the ranks are assumed."""
+    """Whether a config sets how the new run divides a step, so that only the number of ranks is assumed."""
     last_is_short: bool
-    """Whether an earlier epoch ended, whose last batch may have had fewer samples: these are not counted."""
+    """Whether an earlier epoch has ended: its last batch may have had fewer samples, which are not counted exactly."""
     version: str | None
     """Version of transformers, from the model's config next to the weights."""
 
     def at(self, new_batch: int | None) -> GoesOn:
-        """Return the position for steps of this many samples."""
+        """Return the position for steps with this many samples."""
         old, epochs, samples = self.read.old_batch, self.epochs, None
         if old is not None and epochs is not None and epochs.batches is not None and self.was.accumulation is not None:
             samples = epochs.batches * old // self.was.accumulation
@@ -99,7 +100,7 @@ class _Run(NamedTuple):
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position in the data: exact while an optimizer step takes as many samples as before."""
+    """Return the position in the data, which is exact if an optimizer step takes as many samples as before."""
     name = resume.plan.point.checkpoint.name
     arguments = ArgumentsReader(resume.storage)(f"{name}/{ARGUMENTS}")
     try:
@@ -121,7 +122,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
-    """Report a config that requests no more steps or epochs than were trained.
+    """Report a config that requests no more steps or epochs than have been trained.
 
     Source: runs of transformers 5.23: the loop checks the limit only after a step, if an epoch remains.
     """
@@ -139,7 +140,7 @@ def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
 
 
 def _skips_data(resume: Resume, arguments: Arguments) -> bool:
-    """Return whether it skips the data already read: by the config, else as before."""
+    """Return whether a resume skips the data already read: as the config sets it, otherwise as before."""
     if resume.config is not None:
         view = View(resume.config.settings)
         if view.setting("ignore_data_skip") is not None:
@@ -177,7 +178,7 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
 
 
 def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: int | None) -> _Split:
-    """Return the new run's division of a step: by the config, else as before on the requested number of ranks."""
+    """Return how the new run divides a step: by the config, otherwise as before on the requested number of ranks."""
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:
         view = View(resume.config.settings)
@@ -194,13 +195,13 @@ def _micro_known(view: View) -> int:
 
 
 def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> bool:
-    """Return whether fewer samples may have been read than batches show: with several ranks each batch is padded."""
+    """Return whether fewer samples may have been read than the batches show: several ranks pad each batch."""
     has_ended = state is not None and not state.lacks_length and (state.epoch is None or state.epoch >= 1)
     return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
 def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> int:
-    """Return the micro batch of the next run, in the unit of the state: over all devices that a rank drives."""
+    """Return the micro batch of the next run, in the state's unit: over all devices that a rank drives."""
     if view.is_on("auto_find_batch_size"):
         return was.micro or printed
     if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
@@ -209,7 +210,7 @@ def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> i
 
 
 def _scaled(read: Consumed, was: _Split, split: _Split) -> int | None:
-    """Return the samples per step if only the number of ranks is known: as many per rank as before."""
+    """Return the samples per step if only the number of ranks is known, assuming as many per rank as before."""
     if read.new_batch is None or was.ranks is None or split.ranks is None:
         return read.new_batch
     return read.new_batch * split.ranks // was.ranks
@@ -227,7 +228,7 @@ def _version(storage: Storage, path: str) -> str | None:
 
 
 def _keeps_micro(version: str | None) -> bool | None:
-    """Return whether a version keeps the micro batch of the state; None if unknown."""
+    """Return whether a version keeps the state's micro batch; None if unknown."""
     numbers = (version or "").split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004  major and minor
         return None
@@ -256,7 +257,7 @@ def _position(run: _Run, *, skips: bool) -> GoesOn:
 
 
 def _of_split(run: _Run) -> GoesOn:
-    """Return the position for the sizes, which depend on the version of transformers."""
+    """Return the position for sizes that depend on the version of transformers."""
     was, current = run.was, run.now
     taken = run.at(run.read.new_batch)
     if current == was:
@@ -282,12 +283,12 @@ def _of_split(run: _Run) -> GoesOn:
 
 
 def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
-    """Return the conditions for an exact position that no checked record proves."""
+    """Return the conditions for an exact position that none of the checked records proves."""
     return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 
 def _sizes(read: Consumed, arguments: Arguments, requested: int | None) -> tuple[TrainerSetting, ...]:
-    """Return the sizes for as many samples per step as before, on the requested number of ranks."""
+    """Return the sizes that keep the samples per step, on the requested number of ranks."""
     ranks = requested or arguments.world
     if read.old_batch is None or ranks is None or read.old_batch % ranks:
         return ()
@@ -308,7 +309,7 @@ def _remedy(position: GoesOn, resume: Resume) -> str | None:
 
 
 def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
-    """Report the other notable facts in its records."""
+    """Report other notable facts in the save's records."""
     checkpoint = resume.plan.point.checkpoint
     path = f"{checkpoint.name}/scheduler.pt"
     updates = _updates(first_value(resume.storage, (path,)))

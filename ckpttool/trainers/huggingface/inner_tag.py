@@ -1,6 +1,6 @@
-"""A save of Trainer with DeepSpeed inside: `global_stepM/` has weights and optimizer, and `latest` names it.
+"""A save by Trainer with DeepSpeed: `global_stepM/` contains the weights and optimizer, and `latest` names this folder.
 
-Source: `Trainer._save_optimizer_and_scheduler` of transformers 5.23; names of files as DeepSpeed 0.19 writes them.
+Source: `Trainer._save_optimizer_and_scheduler` of transformers 5.23; the file names are those of DeepSpeed 0.19.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class InnerTag(NamedTuple):
 
 
 def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | None:
-    """Read the tag that a save must contain; None if it contains none.
+    """Read the tag that a save must contain; None if the save contains no tag.
 
     Args:
         storage: The tree.
-        save: Its listing.
+        save: The listing of the save.
         sizes: Whether to read each file's stamp as well.
     """
     tags = (name for name in save.names if name.startswith(_TAG_BEGINS) and re.fullmatch(_TAG, name))
@@ -69,7 +69,7 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
 
 
 def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
-    """Report missing rank files of the existing kinds: as many as the model's own record shows."""
+    """Report missing rank files of the existing kinds; the model's own record shows how many there must be."""
     file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer's layout: `checkpoint-N/`, with N as the number of optimizer steps."""
+"""Hugging Face Trainer's layout: `checkpoint-N/`, in which N is the number of optimizer steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
 
 
 class HfTrainerLayout(Untracked):
-    """One folder per save, shared by all ranks, without a record that names the last."""
+    """One folder per save, shared by all ranks, without a record that names the last save."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -46,7 +46,7 @@ class HfTrainerLayout(Untracked):
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents; the best save is not moved."""
+        """Return the save's own folder with its contents; refuse to move the best save."""
         if checkpoint.is_tracked:
             return Refusal(why="is the one that best_model_checkpoint names")
         if number_in(checkpoint.name) is None:
@@ -54,7 +54,7 @@ class HfTrainerLayout(Untracked):
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return all files without a rank; each rank reads only some of the slices and of FSDP's gathered optimizer.
+        """Return all files without a rank; each rank reads only some slices, and part of FSDP's gathered optimizer.
 
         Source:
             `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of transformers
@@ -74,7 +74,7 @@ class HfTrainerLayout(Untracked):
         return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*paths.perhaps, *gathered))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder: `True` would select the highest number, with any contents."""
+        """Name the save's folder: `True` would select the highest number, whatever the folder contains."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

@@ -1,4 +1,4 @@
-"""Hugging Face's `trainer_state.json`: the log history that its Trainer saves with each checkpoint."""
+"""Hugging Face's `trainer_state.json`: the log history that Trainer saves with each checkpoint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ckpttool.core.logs.base import LogSource, problem
 from ckpttool.core.logs.fields import json_row, steps_of
 
 STATE_LIMIT = ByteCount(64 << 20)
-"""Over a hundred thousand log entries; the file is one JSON document, so all of it is in memory."""
+"""Enough for over a hundred thousand log entries; the file is one JSON document, so all of it must be in memory."""
 
 _NO_STEPS = "the Trainer prints no steps: give the trainer_state.json of its newest checkpoint, which has them"
 _PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
-"""The Trainer's output during training, without the step."""
+"""The output that Trainer prints during training, which does not contain the step."""
 
 
 class HfTrainer:
-    """The `log_history` of a `trainer_state.json`; printed logs are reported and not read."""
+    """The `log_history` of a `trainer_state.json`; printed logs are reported, but not read."""
 
     name = "hf-trainer"
 
@@ -30,7 +30,7 @@ class HfTrainer:
         return is_state or _PRINTED.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the training entries; evaluations, which have no training loss, only if curves are requested."""
+        """Yield the training entries, and evaluations, which have no training loss, only if curves are requested."""
         start = source.stream.read(STATE_LIMIT)
         if (printed := _PRINTED.search(start)) is not None:
             line = start.count(b"\n", 0, printed.start()) + 1

@@ -1,6 +1,6 @@
-"""Hugging Face Trainer's own choice: with `resume_from_checkpoint=True` only the highest number.
+"""The save that Hugging Face's Trainer chooses: with `resume_from_checkpoint=True`, the highest number in a name.
 
-Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23; runs of it with damaged saves.
+Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23; and its runs with damaged saves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the path in its arguments; without one, its script decides.
+    """Use the path in Trainer's arguments; if the path is not set, the script decides.
 
     Source:
         `Trainer.train(resume_from_checkpoint=…)`: a path is opened unchanged. The field of TrainingArguments alone has
@@ -58,7 +58,7 @@ def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice
 
 
 def choose(start: OwnStart) -> Choice:
-    """Choose the highest number."""
+    """Choose the save with the highest number."""
     numbered = [
         save
         for save in start.inventory.checkpoints
@@ -72,7 +72,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _may_be_folder(start: OwnStart, name: str) -> bool:
-    """Return whether it considers an entry: it skips files and dangling links."""
+    """Return whether Trainer considers an entry: it skips files and dangling links."""
     try:
         return start.storage.kind(name) is Kind.FOLDER
     except LostLinkError:
@@ -102,7 +102,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
 
 
 def _is_silent(code: Row, path: str) -> bool:
-    """Return whether it loads without a file: a missing part of the training state is re-initialised."""
+    """Return whether Trainer loads a save without this file: a missing part of the training state is re-initialized."""
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

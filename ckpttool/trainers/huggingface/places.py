@@ -1,4 +1,4 @@
-"""Place of Trainer's log: in the saves; the newest save has the complete log."""
+"""Place of Trainer's log, which is in the saves; the newest save contains the complete log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LAST_BYTES = 16
 
 
 class HfLogs:
-    """`checkpoint-N/trainer_state.json`: its `log_history` covers the training up to the save."""
+    """`checkpoint-N/trainer_state.json`: its `log_history` covers the training run up to the save."""
 
     names = (f"checkpoint-N/{STATE}",)
 

@@ -1,4 +1,4 @@
-"""The records in a save of Hugging Face's Trainer: `trainer_state.json`, `training_args.bin`.
+"""The records in a save by Hugging Face's Trainer: `trainer_state.json` and `training_args.bin`.
 
 Source: `TrainerState` and `TrainingArguments` of transformers 4.57 and 5.23.
 """
@@ -28,15 +28,15 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
-"""In the form of `TrainerState.save_to_json`: keys in order, two spaces per level."""
+"""How `TrainerState.save_to_json` begins and ends the log: keys in order, two spaces per level."""
 _ENTRY = re.compile(rb"\{[^{}]*\}")
 _PIECE = 256 << 10
 _MOST_LOSSES = 1024
-"""Entries of the log that are compared with those of other saves."""
+"""Maximum number of log entries to compare with those of other saves."""
 _MOST_ARGUMENTS = 1 << 20
-"""Bytes that are compared; a real one has about 5,000."""
+"""Maximum bytes of arguments to compare; a real file has about 5,000."""
 _LEAST_EPOCH = 1e-12
-"""No training counts smaller fractions of an epoch."""
+"""Smallest fraction of an epoch: no training run counts smaller ones."""
 _SAME_EPOCH = 1e-9
 """Tolerance for a fraction of an epoch, which is rounded to a double when it is written."""
 
@@ -47,7 +47,7 @@ class Epochs(NamedTuple):
     steps: int
     """Optimizer steps per epoch."""
     batches: int | None
-    """Micro batches per rank and epoch: the last step of an epoch may have fewer than the others. None if unknown."""
+    """Micro batches per rank and epoch: an epoch's last step may have fewer than its other steps. None if unknown."""
 
 
 class State(NamedTuple):
@@ -58,28 +58,28 @@ class State(NamedTuple):
     micro_batch: int | None
     """Samples per batch on each rank."""
     best: str | None
-    """The folder of the save with the best metric, with its name at that time."""
+    """The folder of the save with the best metric, under the name that it had at that time."""
     lacks_length: bool = False
-    """Whether the data set has no length: then Trainer plans for more epochs than any training has."""
+    """Whether the data set has no length, in which case Trainer plans for more epochs than any training run has."""
     logged: tuple[int, float] | None = None
     """Step and epoch of a log entry within an epoch; None if there is no such entry, or the log was not read."""
 
     losses: tuple[tuple[int, float], ...] = ()
     """The first logged losses, by step: a resumed run preserves them unchanged."""
     is_whole_log: bool = False
-    """Whether these are all logged losses."""
+    """Whether `losses` contains all logged losses."""
     log: tuple[int, int] | None = None
-    """The range of its entries in the file; None if the file does not have Trainer's form."""
+    """The range of the log entries in the file; None if the file does not have Trainer's form."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
-        """Whether it is within an epoch after the first; None if unknown."""
+        """Whether the save is within an epoch after the first; None if unknown."""
         if self.epoch is None or not math.isfinite(self.epoch):
             return None
         return self.epoch > 1 and self.epoch % 1 > 0
 
     def epochs(self, accumulation: int | None) -> Epochs | None:
-        """Return the length of its epochs; None if the data have no length, or it is unknown.
+        """Return the length of the run's epochs; None if the data have no length, or their length is unknown.
 
         Args:
             accumulation: Micro batches per step; None if unknown.
@@ -96,9 +96,9 @@ class State(NamedTuple):
 
 
 def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
-    """Return the only epoch lengths for which a step is at this position, allowing for short last steps.
+    """Return the only epoch length that puts a step at this position, allowing for short last steps; None if unknown.
 
-    Source: Trainer counts epochs in micro batches, and begins a new step with each epoch.
+    Source: Trainer counts epochs in micro batches, and begins a new step at the start of each epoch.
     """
     done, part = divmod(epoch, 1.0)
     if not part:
@@ -121,29 +121,29 @@ class Arguments(NamedTuple):
     most_saves: int | None = None
     """`save_total_limit`."""
     finds_batch: bool = False
-    """Whether it halved the micro batch until it fitted: `auto_find_batch_size`."""
+    """Whether Trainer halved the micro batch until the batch fit in memory: `auto_find_batch_size`."""
     drops_last: bool = False
     """Whether an incomplete last batch of an epoch is dropped: `dataloader_drop_last`."""
     skips_data: bool = True
-    """Whether a resume skips the data already read: not with `ignore_data_skip`."""
+    """Whether a resume skips the data already read; False with `ignore_data_skip`."""
 
 
 def read_state(storage: Storage, path: str) -> State:
-    """Read all of `trainer_state.json`: a truncated one does not mark a finished save.
+    """Read all of `trainer_state.json`: a truncated file does not mark a finished save.
 
     Raises:
-        ParseError: It is torn, or not in Trainer's form.
-        OSError: It cannot be read.
+        ParseError: The file is torn, or not in Trainer's form.
+        OSError: The file cannot be read.
     """
     return _state(storage.small_file(path, limit=STATE_LIMIT), path)
 
 
 def read_ends_of_state(storage: Storage, path: str) -> State:
-    """Read enough of it to see that it is complete, without the log of a long run, which each save contains.
+    """Read enough of the file to see that it is complete, but not a long run's log, which each save contains.
 
     Raises:
-        ParseError: It is torn, or not in Trainer's form.
-        OSError: It cannot be read.
+        ParseError: The file is torn, or not in Trainer's form.
+        OSError: The file cannot be read.
     """
     try:
         before, begins, tail = storage.small_file(path, limit=_SMALL).partition(_LOG_BEGINS)
@@ -168,7 +168,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
 
 
 def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
-    """Return the losses at the beginning of a log, which may be truncated; None if it is not Trainer's."""
+    """Return the losses at the beginning of a log, which may be truncated; None if the log is not Trainer's."""
     return _losses_of(entry[0] for entry in islice(_ENTRY.finditer(text), _MOST_LOSSES))
 
 
@@ -186,7 +186,7 @@ def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None
 
 
 class Log(NamedTuple):
-    """Position of the log in a state that is too long to read completely in a scan."""
+    """Position of the log in a state that is too long for a scan to read completely."""
 
     storage: Storage
     path: str
@@ -194,10 +194,10 @@ class Log(NamedTuple):
     end: int
 
     def losses(self) -> Iterator[tuple[int, float]]:
-        """Yield step and loss of its entries, a part of the file at a time, as far as they have Trainer's form.
+        """Yield the step and loss of each entry, one part of the file at a time, until an entry lacks Trainer's form.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The log cannot be read.
         """
         text, end = b"", min(self.end, self.begin + STATE_LIMIT)
         with self.storage.open(self.path) as source:
@@ -210,10 +210,10 @@ class Log(NamedTuple):
 
 
 def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
-    """Return whether the log of a later save changed entries of an earlier one up to a step.
+    """Return whether a later save's log changed entries of an earlier log, up to a given step.
 
-    A run that continues writes its earlier entries again byte for byte, and two runs that diverged never log the same
-    values again: so the end of the earlier log decides. Only if it differs are all entries compared.
+    A run that continues writes its earlier entries again byte for byte. Two runs that diverged never log the same
+    values again, so the end of the earlier log decides. All entries are compared only if that end differs.
 
     Raises:
         OSError: A log cannot be read.
@@ -245,7 +245,7 @@ def _state(data: bytes, path: str) -> State:
 
 
 def _logged(entries: object) -> tuple[int, float] | None:
-    """Return step and epoch of the first entry that is within an epoch."""
+    """Return the step and epoch of the first entry that is within an epoch."""
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             step, epoch = entry.get("step"), entry.get("epoch")
@@ -264,7 +264,7 @@ def _parsed(data: bytes, path: str) -> JsonObject:
 
 
 class ArgumentsReader:
-    """Reads `training_args.bin`, which is the same in all saves of a run: identical files are read once."""
+    """Reads `training_args.bin`, which is the same in all saves of a run, so identical files are read only once."""
 
     def __init__(self, storage: Storage) -> None:
         """Store the tree."""
@@ -272,7 +272,7 @@ class ArgumentsReader:
         self._known: dict[bytes, Arguments] = {}
 
     def __call__(self, path: str) -> Arguments:
-        """Return the contents for a save; empty if they cannot be read, because no training needs them."""
+        """Return the arguments in a save; empty if the file cannot be read, because no training run needs them."""
         try:
             with self._storage.open(path) as source:
                 data = source.read(0, _MOST_ARGUMENTS)
@@ -310,7 +310,7 @@ def _arguments(source: ByteSource) -> Arguments:
 def global_batch(state: State | None, arguments: Arguments, world: int | None) -> int | None:
     """Return the samples per optimizer step over all ranks; None if unknown.
 
-    The state's own size is that of a rank, regardless of its number of devices and of the size found to fit.
+    The size in the state is per rank, whatever the number of devices, and whatever size was found to fit in memory.
     """
     micro = (state.micro_batch if state is not None else None) or arguments.micro_batch
     ranks = world or arguments.world

@@ -53,7 +53,7 @@ from ckpttool.trainers.listing import Listing
 _CONFIG_LIMIT = 16 << 20
 _OLDER = "resume from an older checkpoint; if a save is in progress, wait for it"
 _SAME_PACE = 0.02
-"""An epoch's last batch may be smaller; twice the ranks make half the steps."""
+"""Allowed difference, because an epoch's last batch may be smaller; twice the ranks would halve the steps."""
 
 _NAMED = file_names(
     NamePattern(WEIGHTS, ShardRole.MODEL),
@@ -65,27 +65,27 @@ _NAMED = file_names(
 
 
 class _Scanned(NamedTuple):
-    """A save, with the facts that are compared with those of other saves."""
+    """A save, with the facts to compare with those of other saves."""
 
     checkpoint: Checkpoint
     confirmed: bool
-    """Whether other evidence than the ranks' own files shows the number of ranks."""
+    """Whether evidence other than the ranks' own files shows the number of ranks."""
     pace: float | None
     """Optimizer steps per epoch; None if unknown."""
     losses: dict[int, float]
     """The first losses in its record, by step."""
     logged_to: int | None
-    """The last step up to which its log is known; None if no step is known."""
+    """The last step that the known part of the log covers; None if no step is known."""
     best: str | None
-    """The save with the best metric so far, as the state has it."""
+    """The save with the best metric so far, according to the state."""
     log: Log | None
-    """Place of its complete log; None if unknown."""
+    """Place of the save's complete log; None if unknown."""
     is_read: bool
     """Whether the complete log was read."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the names in each save's folder, and its record.
+    """Read the names in each save's folder, and the save's record.
 
     Args:
         storage: The tree.
@@ -208,7 +208,7 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
 
 
 def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
-    """Return whether the logs have different losses at the same steps, or different steps, as far as they were read."""
+    """Return whether the parts of the logs that were read have different losses or different steps."""
     end = min(scanned.logged_to or 0, max(later.losses, default=0))
     unequal = {step for step, _ in scanned.losses.items() ^ later.losses.items() if step <= end}
     pairs = ((scanned.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
@@ -232,7 +232,7 @@ def _part(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:
-    """Read the record written last, and add its problems to the findings."""
+    """Read the record, which is written last, and add problems in it to the findings."""
     path = save.path(STATE)
     if UNFINISHED in save.names:
         message = (
@@ -259,10 +259,10 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
 
 
 def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the problems in the middle of its record, of which a scan reads only both ends.
+    """Add problems in the middle of a save's record to the save: a scan reads only the record's two ends.
 
     Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     if checkpoint.commit is not CommitState.COMMITTED:
         return checkpoint
@@ -276,10 +276,10 @@ def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the problems of the model's config, which Trainer reads before the weights.
+    """Add problems in the model's config to the save: Trainer reads this config before the weights.
 
     Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     path = f"{checkpoint.name}/{MODEL_CONFIG}"
     try:
@@ -293,16 +293,16 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Return whether a save has weights only, by `save_only_model`: it loads silently with a new optimizer."""
+    """Return whether a save has only weights (`save_only_model`): a load then silently starts a new optimizer."""
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN
 
 
 def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
-    """Find missing files that every save has, or that always come together, except with `save_only_model`.
+    """Find missing files that every save has, or that always occur together except with `save_only_model`.
 
-    DeepSpeed's tag contains weights and optimizer, and often the schedule.
+    DeepSpeed's tag contains the weights and the optimizer, and often the schedule.
     """
     if has_tag:
         return
@@ -326,7 +326,7 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
 def _world(save: SaveFolder, arguments: Arguments) -> int | None:
     """Return the number of ranks that must have a file; None if no rank has one, because all load the same files.
 
-    A run of one rank names its file differently, so a number in a name shows at least two ranks.
+    A run with one rank names its file differently, so a number in a name shows that there are at least two ranks.
     """
     if not save.ranks:
         return None
@@ -349,7 +349,7 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Suspect a save of fewer ranks than another, unless its steps per epoch confirm them."""
+    """Suspect a save with fewer ranks than another save, unless its steps per epoch confirm the number."""
     most = max(scanned_saves, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
     for scanned in scanned_saves:
         world = scanned.checkpoint.topology.world_size

@@ -1,4 +1,4 @@
-"""Lightning (PyTorch Lightning): one file per save, or one folder of torch's distributed checkpoints."""
+"""Lightning (PyTorch Lightning): a save is one file, or one folder of torch's distributed checkpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SUFFIX = ".ckpt"
 LAST = "last"
 """Prefix of the saves that `ckpt_path="last"` may choose."""
 META = "meta.pt"
-"""Written last if a save is a folder."""
+"""The file that is written last if a save is a folder."""
 
 VERSION = b"pytorch-lightning_version"
-"""The third key of every save of its Trainer: in the first bytes of the file."""
+"""The third key in every save by Lightning's Trainer, found in the first bytes of the file."""
 
 _VERSION = r"-v[0-9]{1,9}\.ckpt"
 
@@ -37,29 +37,29 @@ def is_last(name: str) -> bool:
 
 
 def hpc_number(name: str) -> int | None:
-    """Return the number of a save that Lightning wrote on Slurm's signal; None for another save."""
+    """Return the number of a save that Lightning wrote on Slurm's signal; None for any other save."""
     match = re.fullmatch(r"hpc_ckpt_([0-9]{1,9})\.ckpt", name)
     return None if match is None else int(match[1])
 
 
 def is_bare(name: str) -> bool:
-    """Return whether a name has no number, from neither a counter nor a metric."""
+    """Return whether a name contains no number, neither from a counter nor from a metric."""
     return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
 
 
 def is_version(name: str) -> bool:
-    """Return whether the name was already taken when this was saved: `-v1` and higher."""
+    """Return whether a name ends in `-v1` or higher, because the original name was already taken."""
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
 
 
 def step_in(name: str) -> int | None:
-    """Return the step in a name of Lightning's form, `epoch=1-step=12.ckpt`; None for another name."""
+    """Return the step in a name of Lightning's form, such as `epoch=1-step=12.ckpt`; None for any other name."""
     steps = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
     return int(steps[0]) if len(steps) == 1 else None
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the beginning of a `*.ckpt`, a suffix that others use too, or the record in such a folder."""
+    """Recognize the beginning of a `*.ckpt`, a suffix that others use too, or the record in a folder of that name."""
     pattern = rf"(?s:.+){re.escape(SUFFIX)}"
     return any(VERSION in head for _, head in listing.heads(pattern)) or any(
         META in names for _, names in listing.inside(pattern)

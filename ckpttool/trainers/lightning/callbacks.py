@@ -1,4 +1,4 @@
-"""Places of the settings of a fit, and of the saving callbacks, in the YAML of Lightning's command line."""
+"""Places of a fit's settings, and of the saving callbacks, in the YAML of Lightning's command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fit_prefix(view: View) -> str:
 
 
 def items_of(view: View, key: str) -> list[str]:
-    """Return the keys of the items of a list, or of the single value in its place."""
+    """Return the keys of a list's items, or of the single value in place of the list."""
     if view.get(key) is Nested.LIST:
         return [f"{key}.{index}" for index, _ in enumerate(view.inside(key))]
     return [key]

@@ -17,7 +17,7 @@ from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_c
 
 _PATH = "ckpt_path"
 _OF_OTHERS = ("defaults", "exp_manager", "trainer._target_")
-"""Keys of Hydra and NeMo, which build a Trainer from their own config: its callbacks are elsewhere."""
+"""Keys of Hydra and NeMo, which build a Trainer from their own configs: the callbacks are elsewhere in those."""
 
 
 def _is_own(view: View) -> bool:
@@ -60,11 +60,11 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 def _goes_by_metric(view: View, callback: str) -> bool:
-    """Return whether a metric chooses the saves to keep, so that the newest may be deleted.
+    """Return whether a metric decides which saves to keep, so that the newest save may be deleted.
 
     Source:
-        `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of the save made
-        last, and if a metric decides, that is the best save.
+        `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of the most recent
+        save, which is the best save if a metric decides.
     """
     return isinstance(view.get(f"{callback}.monitor"), str) and view.count(f"{callback}.save_top_k", 1) > 0
 

@@ -1,6 +1,6 @@
-"""Position of the data after a resume with Lightning, which only the data loader may have saved.
+"""Position in the data after a resume with Lightning; only the data loader may have saved this position.
 
-Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and runs of it.
+Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and its runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REMEDY = "use a loader with state_dict() and load_state_dict(), such as torchda
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position in the data, which the loader decides."""
+    """Return the position in the data, which depends on the loader."""
     checkpoint = resume.plan.point.checkpoint
     is_folder = any("/" in shard.path for shard in checkpoint.shards)
     try:
@@ -53,7 +53,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _complete(resume: Resume, record: Record) -> Iterator[Finding]:
-    """Report a config that requests no more steps or epochs than were trained.
+    """Report a config that requests no more steps or epochs than have been trained.
 
     Source: runs of Lightning 2.6.6, which begins an epoch regardless of the limit if the save was made before its end.
     """
@@ -85,7 +85,7 @@ def _position(record: Record, read: Consumed) -> GoesOn:
 
 
 def _samples_in_epoch(record: Record, read: Consumed) -> int | None:
-    """Return how many samples all ranks had read of the epoch; None if no batch size is known."""
+    """Return how many samples of the epoch all ranks had read; None if no batch size is known."""
     if read.samples is None or not record.batches or record.in_epoch is None:
         return None
     samples, rest = divmod(record.in_epoch * read.samples, record.batches)

@@ -1,4 +1,4 @@
-"""Lightning's layout: `checkpoints/epoch=1-step=12.ckpt`, a file or a folder, and often `last.ckpt` next to it."""
+"""Lightning's layout: `checkpoints/epoch=1-step=12.ckpt`, a file or a folder, often with `last.ckpt` next to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LightningLayout(Untracked):
-    """One file per save, or one folder if it was sharded."""
+    """One file per save, or one folder if the save was sharded."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -31,7 +31,7 @@ class LightningLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add the contents of a folder's large record; a file is one record."""
+        """Add the contents of a folder's large record; a save in one file needs nothing more."""
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
         from ckpttool.trainers.torch_dcp.store import read_store_closely
@@ -39,7 +39,7 @@ class LightningLayout(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: Lightning writes elsewhere, then moves or copies the file to its final name."""
+        """Return False: Lightning writes elsewhere, and then moves or copies the file to its final name."""
         return False
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -49,7 +49,7 @@ class LightningLayout(Untracked):
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the file or folder; a refusal if `ckpt_path="last"` would miss it, or a person chose the name."""
+        """Return the file or folder; refuse if `ckpt_path="last"` would miss it, or a person chose the name."""
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
             return Refusal(why=f"is the target of {last}, from which a start with ckpt_path='last' may resume")
@@ -58,7 +58,7 @@ class LightningLayout(Untracked):
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's folder or, for a file, in ckpttool's own folder."""
+        """Return a place in the save's folder; if the save is a file, return a place in ckpttool's own folder."""
         if any("/" in shard.path for shard in checkpoint.shards):
             return super().seal_place(checkpoint)
         path = own_path(checkpoint.name, ".manifest.json")

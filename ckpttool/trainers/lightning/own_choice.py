@@ -1,7 +1,7 @@
-"""Lightning's own choice: with `ckpt_path="last"` the newest file of certain names, with any contents.
+"""The save that Lightning chooses: with `ckpt_path="last"`, the newest file with certain names, whatever its contents.
 
 Source: `_parse_ckpt_path` in trainer/connectors/checkpoint_connector.py and `_find_last_checkpoints` in
-callbacks/model_checkpoint.py of Lightning 2.6; runs of it with a stale, a torn and a dangling `last.ckpt`.
+callbacks/model_checkpoint.py of Lightning 2.6; and its runs with a stale, a torn and a dangling `last.ckpt`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 _START = "a start with ckpt_path='last'"
 _ON_SLURM = "a start on Slurm without a ckpt_path"
 _LOGGERS = {"TensorBoardLogger", "CSVLogger"}
-"""Loggers that count their versions themselves."""
+"""Loggers that number their versions themselves."""
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the `ckpt_path` of its command line's config.
+    """Use the `ckpt_path` in the config of Lightning's command line.
 
-    Source: `LightningCLI` passes `ckpt_path` to `Trainer.fit`; without it, only Slurm's saves are searched for.
+    Source: `LightningCLI` passes `ckpt_path` to `Trainer.fit`; if it is not set, Lightning searches only for Slurm's
+        saves.
     """
     key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
     path = view.get(key)
@@ -56,7 +57,7 @@ def _dirpaths(view: View) -> Iterator[str]:
 
 
 def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
-    """Search the folder of each callback; None for this folder.
+    """Search the folder of each callback; return None if that is the tree's own folder.
 
     Source: `_find_last_checkpoints` searches `dirpath`, else `default_root_dir`; a `~` is expanded in both.
     """
@@ -81,9 +82,9 @@ def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
 
 
 def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
-    """Search the logger's folder: a new one at each start, unless its version is set.
+    """Search the logger's folder, which is new at each start unless the version is set.
 
-    Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger, and with others.
+    Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger and with others.
     """
     key = f"{fit_prefix(view)}trainer.logger"
     raw = view.get(key)
@@ -114,7 +115,7 @@ def _is_above(folder: str, root: str) -> bool:
 
 
 def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
-    """Use the path, or the keyword in its place."""
+    """Use the path, or the keyword given instead of a path."""
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
             return ChoiceUnknown(
@@ -134,7 +135,7 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
 
 
 def _named(start: OwnStart, path: str, label: str) -> Choice:
-    """Load exactly this file: another name of the same save may be intact if this one is not."""
+    """Load exactly this file: if it is not intact, the same save may be intact under a different name."""
     relative = inside(start.inventory.root, path)
     save = None if relative is None else holder(start.inventory.checkpoints, relative)
     if relative is None or save is None:
@@ -145,7 +146,7 @@ def _named(start: OwnStart, path: str, label: str) -> Choice:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Find the newest as Lightning does with `ckpt_path="last"`."""
+    """Find the newest save as Lightning does with `ckpt_path="last"`."""
     newest = newest_lasts(start.storage, start.storage.entries(""))
     if not newest:
         why = "ckpt_path='last' finds no last*.ckpt, so it starts from scratch with a warning"
@@ -175,11 +176,11 @@ def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
 
 
 def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
-    """Return the choice of `ckpt_path="last"`: empty if nothing qualifies, several if their times are equal.
+    """Return the choice of `ckpt_path="last"`: empty if no entry qualifies, several entries if their times are equal.
 
     Args:
         storage: The tree.
-        entries: The entries of its root.
+        entries: The entries in the tree's root.
     """
     times = {
         entry.name: _modified(storage, entry.name)
@@ -200,7 +201,7 @@ def _modified(storage: Storage, name: str) -> int:
 
 
 def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
-    """Return the save to which a file or folder belongs, under this name or another."""
+    """Return the save that a file or folder belongs to, under this name or an alias."""
     return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
 
 
@@ -209,8 +210,8 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
 
     Args:
         storage: The tree.
-        entries: The entries of its root.
-        checkpoints: Its checkpoints, the newest last.
+        entries: The entries in the tree's root.
+        checkpoints: The tree's checkpoints, the newest last.
     """
     newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]
     for taken in newest_lasts(storage, entries):

@@ -1,8 +1,8 @@
-"""Record in a save of Lightning: its step, its position in the epoch, and its contents.
+"""The record in a Lightning save: its step, its position in the epoch, and its contents.
 
 Source:
     `dump_checkpoint` in trainer/connectors/checkpoint_connector.py and `on_save_checkpoint` in loops/fit_loop.py of
-    Lightning 2.6; real saves of it.
+    Lightning 2.6; and real saves by Lightning.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _ZIP = b"PK\x03\x04"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The small values of one save; None for missing values."""
+    """The small values in one save; None for missing values."""
 
     step: int | None = None
     """`global_step`: updates of all optimizers together."""
     epoch: int | None = None
     batches: int | None = None
-    """Batches that each rank had begun since the training's start."""
+    """Batches that each rank had begun since the start of the training run."""
     in_epoch: int | None = None
-    """The number of these batches in the current epoch."""
+    """How many of these batches are in the current epoch."""
     ends_epoch: bool = False
-    """Whether the last of them was the last of the epoch."""
+    """Whether the last of these batches was the last batch of the epoch."""
     counts_epoch: bool = False
-    """Whether the end of the epoch had been counted at the save, which happens after the last step."""
+    """Whether the end of the epoch had been counted when the save was made; Lightning counts it after the last step."""
     optimizers: int | None = None
-    """Number of optimizers that count in `step`."""
+    """Number of optimizers whose updates count in `step`."""
     has_loader_state: bool = False
     """Whether the data loader saved its position."""
     content: Content = Content.UNKNOWN
@@ -54,19 +54,19 @@ class Record:
 
     @property
     def place(self) -> tuple[int | None, ...]:
-        """Identity of the moment of a save."""
+        """Identifies the moment at which the save was made."""
         return self.step, self.epoch, self.batches
 
 
 def read_record(source: ByteSource, *, sharded: bool) -> Record:
-    """Read the record of a save; empty if it has none.
+    """Read the record of a save; empty if the save has no record.
 
     Args:
         source: The file, or the `meta.pt` of a folder.
-        sharded: Whether the optimizer state is in other files, so that this one need not have it.
+        sharded: Whether the optimizer state is in other files, so that this file need not contain it.
 
     Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     try:
         tree = plain_values(source)
@@ -94,10 +94,10 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
 
 def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Report an archive without a valid end; the data before a valid end is not checked.
+    """Report an archive without a valid end; if the end is valid, the data before it are not checked.
 
     Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     from ckpttool.core.formats.torch.zip_directory import read_zip_directory
     from ckpttool.core.formats.torch.zip_end import archive_begin

@@ -1,4 +1,4 @@
-"""List the `*.ckpt` of a folder, and group those saved at one moment."""
+"""List the `*.ckpt` entries of a folder, and group those saved at the same moment."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEntry:
-    """One file or folder that is named like a save."""
+    """One file or folder whose name is that of a save."""
 
     name: str
     record: Record
     stamp: FileStamp | None
-    """Stamp of the file, or of a folder's record; None if it does not exist or cannot be read."""
+    """Stamp of the file, or of a folder's record; None if the file does not exist or cannot be read."""
     store: DcpStore | None = None
-    """The contents of a folder besides its record; None for a file."""
+    """The contents of a folder, apart from its record; None for a file."""
     is_folder: bool = False
     is_cut_off: bool = False
-    """Whether a mark next to it shows that it is unfinished."""
+    """Whether a mark next to the entry shows that the save is unfinished."""
     findings: tuple[Finding, ...] = ()
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the record of each save; files of one moment are one save with several names.
+    """Read the record of each save; files saved at the same moment count as one save with several names.
 
     Args:
         storage: The tree.
@@ -72,7 +72,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
-    """Find the file that a start without a named save would load, if any."""
+    """Find the files that a start without a named save would load, if any."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.own_choice import traps
@@ -118,7 +118,7 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntr
 
 
 def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
-    """Group the entries of one moment and the same content; an entry without a step is a group of its own."""
+    """Group entries with the same moment and content; an entry without a step is a group of its own."""
     groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
         has_step = entry.record.step is not None
@@ -186,7 +186,7 @@ def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
 
 
 def _commit(entry: SaveEntry) -> CommitState:
-    """Return the state from the records of a folder; a file, which may be truncated under its final name, has none."""
+    """Return the state that a folder's records show; a file has none, and may be truncated under its final name."""
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
     if not entry.is_folder:

@@ -1,4 +1,4 @@
-"""Megatron-LM and its forks: ckpttool reads their checkpoints and logs, but no configs.
+"""Megatron-LM and its forks: ckpttool reads their checkpoints and logs, but not their configs.
 
 Source:
     `get_checkpoint_name`, `get_distributed_optimizer_checkpoint_name` and `_get_checkpoint_format` of
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 ITERATION = r"iter_([0-9]{7,18})"
 RELEASE = "release"
-"""The folder of weights that a converter wrote, and its name in the tracker."""
+"""The folder of weights that a converter wrote, and the name of this folder in the tracker."""
 
 METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
 MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 NON_PERSISTENT = "non_persistent"
-"""The folder of saves in between, which the trainer removes itself."""
+"""The folder of temporary saves between the regular ones, which the trainer removes itself."""
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
 BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
-"""Records of Megatron-Bridge and NeMo: one next to the saves, with priority over any tracker, and one in each."""
+"""Records of Megatron-Bridge and NeMo: a file next to the saves, which overrides any tracker, and one in each save."""
 WRITTEN_INSIDE = ("run_config.yaml", TRAIN_STATE, "modelopt_run_config.yaml", "modelopt_state")
 WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
-"""Files that derived trainers write into a save, and next to the saves."""
+"""Files that derived trainers write in a save or next to the saves."""
 
 
 class SaveKind(str, Enum):
-    """The format of a save, by the contents of its folder."""
+    """The format of a save, judged by the contents of its folder."""
 
     DISTRIBUTED = "torch_dist"
-    """Slices that any number of ranks can load, with `metadata.json`."""
+    """Slices with `metadata.json`, which any number of ranks can load."""
     LEGACY = "torch"
     """A folder for each part of the model."""
     PLAIN_DCP = "torch_dcp"
@@ -50,7 +50,7 @@ class SaveKind(str, Enum):
 
 
 def kind_of(names: frozenset[str]) -> SaveKind:
-    """Determine the format as the trainer does; `common.pt` without `metadata.json` means an unfinished save."""
+    """Determine the format as the trainer does; `common.pt` without `metadata.json` shows an unfinished save."""
     if METADATA_JSON in names or COMMON in names:
         return SaveKind.DISTRIBUTED
     if any(re.fullmatch(RANK_FOLDER, name) for name in names):
@@ -65,7 +65,7 @@ def iteration_folder(step: int) -> str:
 
 
 def iteration_of(name: str) -> Step | None:
-    """Return the iteration in a folder's name; None for another name."""
+    """Return the iteration in a folder's name; None for any other name."""
     match = re.fullmatch(ITERATION, name)
     return None if match is None else Step(int(match[1]))
 
@@ -80,25 +80,25 @@ class ModelPart(NamedTuple):
 
     tensor: int
     pipeline: int | None
-    """None if the pipeline has one stage."""
+    """Stage of the pipeline; None if the pipeline has only one stage."""
     expert: int | None
-    """None if experts are not distributed."""
+    """Expert-parallel rank; None if experts are not distributed."""
 
     @property
     def folder(self) -> str:
-        """Its name."""
+        """Name of the folder."""
         pipeline = "" if self.pipeline is None else f"_{self.pipeline:03}"
         return f"mp_rank_{self.tensor:02}{pipeline}{'' if self.expert is None else f'_{self.expert:03}'}"
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of an `iter_%07d` folder, or of `release/`: others write such a tracker too."""
+    """Recognize the contents of an `iter_%07d` folder, or of `release/`: other trainers write such a tracker too."""
     inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
     return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save, and the tracker to all saves."""
+    """Map a save's folder and contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

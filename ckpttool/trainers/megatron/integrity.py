@@ -1,6 +1,7 @@
 """`integrity.json`: SHA-256 of the files in a save's folder, which core 0.17 and later write with `--verify-integrity`.
 
-The trainer compares them only if it is started with that option: on its first rank, while the accelerators wait.
+The trainer compares these digests only if it is started with that option: on its first rank, while the accelerators
+wait.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.megatron import INTEGRITY
 
 _LIMIT = 64 << 20
-"""Bytes; each file takes about 90."""
+"""Maximum size in bytes; each file in the record takes about 90."""
 _DIGEST = r"[0-9a-f]{64}"
 
 
 def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the digests in its folder; a torn record is ignored."""
+    """Add to a save the digests in its folder; a torn record is ignored."""
     path = f"{checkpoint.name}/{INTEGRITY}"
     try:
         digests, findings = _digests(storage.small_file(path, limit=_LIMIT), path)

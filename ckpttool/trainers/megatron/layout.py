@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class MegatronIterations(WrittenTogether):
-    """One folder per save, shared by all ranks, with a tracker file next to them."""
+    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, and the record in one of its files."""
+        """Read the names in each save, and the record in one of its files."""
         from ckpttool.trainers.megatron.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -53,15 +53,15 @@ class MegatronIterations(WrittenTogether):
         return with_digests(storage, store.read_store_closely(storage, checkpoint, checkpoint.name))
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether `.metadata` is written under this name; everything else gets its final name directly."""
+        """Return whether `.metadata` is written under this name; all other files get their final names directly."""
         return name == ".metadata.tmp"
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents; the save in the tracker is not moved."""
+        """Return the save's own folder with its contents; refuse to move the save in the tracker."""
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the tracker and the records, and the slices or parts of the model, of which a rank reads some.
+        """Return the tracker, the records, and the slices or model parts, of which each rank reads some.
 
         Source:
             `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
@@ -92,7 +92,7 @@ class MegatronIterations(WrittenTogether):
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the iteration, and make Megatron-LM stop if that is missing."""
+        """Name the folder and the iteration, and make Megatron-LM stop if the iteration is missing."""
         from ckpttool.trainers.megatron.load import settings
 
         return settings(inventory, checkpoint)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-    """Name the folder and the iteration, and make Megatron-LM stop if that is missing.
+    """Name the folder and the iteration, and make Megatron-LM stop if the iteration is missing.
 
     A tracker that names `release` takes precedence over `--ckpt-step`. In the legacy layout the distributed optimizer's
-    state is read from the save that the tracker names, regardless of `--ckpt-step`: there the tracker must name this
-    save.
+    state is read from the save that the tracker names, regardless of `--ckpt-step`, so in that layout the tracker
+    must name this save.
 
     Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
     """
@@ -50,19 +50,19 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
 
 _LOG = "Check the log for the line with the iteration: if loading fails, the training may end with exit code 0."
-"""Up to core 0.16, this happens even with --exit-on-missing-checkpoint."""
+"""Advice because, up to core 0.16, a run may end with 0 even with --exit-on-missing-checkpoint."""
 
 
 _OF_BRIDGE = f"Megatron-Bridge follows {BRIDGE_TRACKER} if no step is given; the tracker of Megatron-LM has no effect."
 
 
 def by_bridge(checkpoint: Checkpoint) -> bool:
-    """Return whether Megatron-Bridge, or NeMo on it, made a save: their settings have other names."""
+    """Return whether Megatron-Bridge, or NeMo based on it, wrote a save: their settings have different names."""
     return any(shard.path.endswith(f"/{TRAIN_STATE}") for shard in checkpoint.shards)
 
 
 def mixes_saves(checkpoint: Checkpoint) -> bool:
-    """Return whether the tracker selects some parts of a save, and `--ckpt-step` others."""
+    """Return whether the tracker selects some parts of a save, while `--ckpt-step` selects the others."""
     return any(shard.role is ShardRole.OPTIMIZER for shard in checkpoint.shards)
 
 
@@ -71,12 +71,12 @@ def _setting(place: str, value: SettingValue) -> TrainerSetting:
 
 
 class MegatronWords:
-    """Of ckpttool's advice, Megatron-LM has settings only for the data skip."""
+    """Translates ckpttool's advice: Megatron-LM has settings only for the data skip."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Format its option for a shell: it needs every single iteration.
+        """Format Megatron-LM's option for a shell: the option lists every single iteration.
 
-        After a stop this can train the good batches before the bad ones, unlike a single number of steps.
+        After a stop, this option can train the good batches before the bad ones; a single number of steps cannot.
         """
         from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
 
@@ -88,18 +88,18 @@ class MegatronWords:
         return TrainersDetour(trainer=TRAINER.name, title=TRAINER.title, argument=argument)
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return None: no threshold settings are known."""
+        """Return None: Megatron-LM has no known settings for thresholds."""
         return None
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return None: Megatron-LM counts the batches to skip itself."""
+        """Return None: Megatron-LM itself counts the batches to skip."""
         return None
 
     @property
     def own_policy(self) -> str | None:
-        """Return None: it never drops an update because of its norm."""
+        """Return None: Megatron-LM never drops an update because of its norm."""
         return None
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return them unchanged: Megatron-LM has no policy of its own."""
+        """Return the settings unchanged: Megatron-LM has no policy of its own."""
         return settings

@@ -1,4 +1,4 @@
-"""Megatron-LM's training logs, and those of its forks: one line of fields between bars per iteration."""
+"""Training logs of Megatron-LM and its forks: one line per iteration, with fields between bars."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FIELDS = {
 
 
 class Megatron:
-    """Megatron-LM, Megatron-DeepSpeed, MindSpeed and others that print `iteration N/ M | … |`."""
+    """Megatron-LM, Megatron-DeepSpeed, MindSpeed and other trainers that print `iteration N/ M | … |`."""
 
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize an iteration or a validation at the beginning of the content; some logs have only one of them."""
+        """Recognize an iteration or a validation at the beginning of the content; some logs contain only one kind."""
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

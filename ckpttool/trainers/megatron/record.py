@@ -1,4 +1,4 @@
-"""The `args` in a save: the arguments of the run that wrote it, including its counters."""
+"""The `args` in a save: the arguments of the run that wrote the save, including its counters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.megatron import ModelPart
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
-"""The format of a distributed optimizer's state that loads at any tensor and pipeline sizes."""
+"""Format of the distributed optimizer's state that loads whatever the tensor and pipeline sizes."""
 
 
 _MOST_PARTS = 1 << 17
-"""Limit for the parts of a model, above any real one: a record must not set the number of files to search for."""
+"""Limit for the parts of a model, above any real number: a record must not set the number of files to search for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class SaveRecord:
     global_batch_size: int | None
     world_size: int | None
     data: int | None
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     tensor: int
     pipeline: int
     expert: int
@@ -38,7 +38,7 @@ class SaveRecord:
     """Whether the optimizer's state is in its own files or slices."""
     saves_optimizer: bool
     sharding: str | None
-    """The format of the distributed optimizer's state: `dp_reshardable` fits no other tensor or pipeline size."""
+    """The format of the distributed optimizer's state: `dp_reshardable` requires the same tensor and pipeline sizes."""
 
     @property
     def scalars(self) -> Scalars:
@@ -63,7 +63,7 @@ class SaveRecord:
         return self.distributed_optimizer and self.saves_optimizer
 
     def parts(self) -> dict[ModelPart, Rank]:
-        """Return the parts of the model with a folder in the legacy layout, with the rank that wrote each part.
+        """Return the parts of the model that have a folder in the legacy layout, each with the rank that wrote it.
 
         Source: in `save_checkpoint`, the first of the ranks with the same experts writes; the order of
         ranks is `tp-cp-ep-dp-pp`, and `etp-ep-edp-pp` for experts (`megatron/core/parallel_state.py`).
@@ -81,7 +81,7 @@ class SaveRecord:
 
 
 def save_record(values: object) -> SaveRecord | None:
-    """Read the record from a save's pickle; None if it does not show how the ranks shared the model."""
+    """Read the record from a save's pickle; None if the pickle does not show how the ranks shared the model."""
     tensor = count_at(values, "args", "tensor_model_parallel_size")
     pipeline = count_at(values, "args", "pipeline_model_parallel_size")
     expert = count_at(values, "args", "expert_model_parallel_size") or 1

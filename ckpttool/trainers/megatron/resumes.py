@@ -1,9 +1,9 @@
-"""Megatron-LM's own choice, its effects on a resume, and the sizes that it refuses.
+"""The save that Megatron-LM chooses, the effects on a resume, and the run sizes that Megatron-LM refuses.
 
 Source:
     `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` next to
-    it, and `megatron/core/optimizer/distrib_optimizer.py`, core_r0.16.0; and their behaviour with deliberately damaged
-    trees.
+    that file, and `megatron/core/optimizer/distrib_optimizer.py`, core_r0.16.0; and their behaviour with deliberately
+    damaged trees.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Follow the tracker, as `--load DIR` without `--ckpt-step`, and check whether each rank finds its file."""
+    """Follow the tracker, as `--load DIR` does without `--ckpt-step`, and check whether each rank finds its file."""
     if is_there(start.storage, BRIDGE_TRACKER):
         why = f"Megatron-Bridge follows {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
         return None, Outcome.UNKNOWN, why
@@ -92,7 +92,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position of its samplers, and the tracker's effect on the start."""
+    """Return the position of Megatron-LM's samplers, and the tracker's effect on the start."""
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
     if by_bridge(checkpoint):
         return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())
@@ -107,7 +107,7 @@ _REORDERED_REMEDY = "keep the global batch size, or set the length of the run wi
 
 
 def _position(resume: Resume) -> GoesOn:
-    """Continue after the samples that `args` of the save count."""
+    """Continue after the samples counted in the save's `args`."""
     arguments = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(arguments, "dataloader_type") or "single"
@@ -137,7 +137,7 @@ def _args(storage: Storage, checkpoint: Checkpoint) -> object:
 
 
 def _tracked(resume: Resume) -> Iterator[Finding]:
-    """Report a tracker that contradicts `--ckpt-step`, which it overrides or complements."""
+    """Report a tracker that contradicts `--ckpt-step`: the tracker overrides or complements this option."""
     checkpoint = resume.plan.point.checkpoint
     pointer = tracker_pointer(resume.storage, iteration_folder, content=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"

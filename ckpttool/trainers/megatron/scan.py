@@ -1,4 +1,4 @@
-"""List `iter_*/` folders and `release/`, and read one small record of each."""
+"""List `iter_*/` folders and `release/`, and read one small record in each."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from ckpttool.trainers.torch_dcp import store
 
 _RECORD_LIMIT = 64 << 10
 _NEWEST = 8
-"""Saves whose records of slices are read in a scan: a record has hundreds of names, and no other use."""
+"""Number of saves whose records of slices a scan reads: a record has hundreds of names, and no other use."""
 
 
 class _ToRead(NamedTuple):
@@ -75,7 +75,7 @@ class _ToRead(NamedTuple):
     sizes: bool
     """Whether to read each file's stamp as well."""
     most: int
-    """Bytes of the record of slices up to which it is read; a larger record is read later if needed."""
+    """Maximum bytes of the record of slices; a larger record is read later if needed."""
 
 
 class _Files(NamedTuple):
@@ -91,7 +91,7 @@ class _Files(NamedTuple):
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names, and the record in one of its files."""
+    """Read the names in each save, and the record in one of its files."""
     pointer = tracker_pointer(storage, iteration_folder, content=RELEASE)
     saves = list(filter(is_save, listing.folders()))
     newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
@@ -126,7 +126,7 @@ def _tracker_disagrees(pointer: Pointer) -> Finding:
 
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
-    """Return the progress according to the tracker: None if the save's contents contradict its name."""
+    """Return the progress according to the tracker; None if the save's contents contradict its name."""
     named = next((checkpoint for checkpoint in checkpoints if checkpoint.name == pointer.name), None)
     if pointer.name is None or pointer.name == RELEASE or (named is not None and blocking(named.findings)):
         return None
@@ -172,13 +172,13 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
 
 
 def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """Describe a folder without an identifying file, as a save has at its start."""
+    """Describe a folder without a file that identifies the format; a save begins like this."""
     del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name),))
 
 
 def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List slices, and `common.pt` with them; `metadata.json` is written after all of them."""
+    """List slices, and `common.pt` with them; `metadata.json` is written after all of these."""
     kinds = {entry.name: entry.kind for entry in entries}
     slices = store.read_store(storage, name, sizes=to_read.sizes, most=to_read.most)
     findings = [*slices.findings]
@@ -216,7 +216,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read:
 
 
 def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List a folder for each part of the model, as many as one of them shows."""
+    """List a folder for each part of the model; one of the parts shows how many there are."""
     findings: list[Finding] = []
     files: dict[str, Kind] = {}
     for entry in entries:

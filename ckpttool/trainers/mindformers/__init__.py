@@ -1,4 +1,4 @@
-"""MindFormers (MindSpore Transformers), the main trainer: it answers every question of ckpttool."""
+"""MindFormers (MindSpore Transformers), the main trainer, which answers every question that ckpttool asks."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ Section = dict[str, object]
 _STREAMING = ("HFDataLoader", "CommonDataLoader")  # not a set: a config may have a list here
 _PACKS = "PackingHandler"
 _BOTH = 3
-"""`dataset_broadcast_opt_level` if none is set and data are broadcast."""
+"""The effective `dataset_broadcast_opt_level` if the config sets none and data are broadcast."""
 
 _BASE = "base_config"
-"""Key of a file whose settings apply if this config has none."""
+"""Key for a file whose settings apply if this config has none of its own."""
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
-"""Other trainers' configs also have one of these."""
+"""Keys that other trainers' configs may also contain."""
 _NOT_ALONE = _COMMON | {"ignore_data_skip"}  # also an argument of Hugging Face
 _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",
@@ -51,16 +51,16 @@ _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
 _OWN_SECTIONS = {
     **KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode",
 }  # fmt: skip
-"""Ambiguous sections: a section with one of these settings in it is MindFormers' own."""
+"""Ambiguous sections, each with settings that show that the section belongs to MindFormers."""
 _PYNATIVE_SECTION = {"training": "local_batch_size global_batch_size"}
-"""The same for the PyNative trainer, whose configs are recognized by more than that."""
+"""The same for the PyNative trainer, whose configs need more than that to be recognized."""
 
 
 class TrainConfigs:
-    """MindFormers' YAML, of either trainer."""
+    """MindFormers' YAML, for either trainer."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Search for its characteristic keys."""
+        """Search for MindFormers' characteristic keys."""
 
         def has(values: Iterable[str]) -> Iterator[bool]:
             return (value.encode() in content for value in values)
@@ -70,7 +70,7 @@ class TrainConfigs:
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | PyNativeConfig | None:
-        """Return the config; None if it has none of the known keys: MindFormers itself requires no key."""
+        """Return the config; None if the file has none of the known keys: MindFormers itself requires no key."""
         if file.path.endswith(TOML):
             return None
         try:
@@ -90,7 +90,7 @@ class TrainConfigs:
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Check the config by the remaining rules as well."""
+        """Check the config by the remaining rules too."""
         if isinstance(config, PyNativeConfig):
             further = pynative_lint.lint(config.settings, pynative_lint.BEFORE_A_START)
         else:
@@ -98,7 +98,7 @@ class TrainConfigs:
         return as_the_file_has_them((*config.findings, *further))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Apply the same rules."""
+        """Return the fixes by the same rules."""
         fixes = pynative_lint.safe_fixes if isinstance(config, PyNativeConfig) else safe_fixes
         return fixes(config.settings)
 
@@ -123,7 +123,8 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
     Args:
         document: The config.
         path: The config's path as the user typed it.
-        devices: Number of ranks to start. Only data-parallel mode needs it: no config contains its world size.
+        devices: Number of ranks to start. Only data-parallel mode needs this number: no config contains the world size
+            of such a run.
     """
     data, settings = document.data, settings_of(document, path=path)
     runner = _section(data, "runner_config")
@@ -224,12 +225,12 @@ def _slices(data: Section, loader: Section) -> int | None:
 
 
 def _switch(data: Section, key: str) -> bool | None:
-    """Return a top-level switch that is off by default; None if another file may set it."""
+    """Return a top-level switch that is off by default; None if a different file may set the switch."""
     return bool(data.get(key, False)) if _is_known(data, data, key) else None
 
 
 def _dataset_samples(data: Section) -> int | None:
-    """Return the number of samples of the training.
+    """Return the number of samples in the training data.
 
     Source:
         BaseTrainer._process_megatron_dataset takes `sizes[0]` // global batch size batches from this data loader.
@@ -242,7 +243,7 @@ def _dataset_samples(data: Section) -> int | None:
 
 
 def _is_known(data: Section, section: Section, key: str) -> bool:
-    """Return whether a setting is known: if this config lacks it, another file may set it."""
+    """Return whether a setting is known: if this config lacks the setting, a different file may set it."""
     return key in section or _BASE not in data
 
 
@@ -256,7 +257,7 @@ def _product(*factors: int | None) -> int | None:
 
 
 def _count(section: Section, key: str) -> int | None:
-    """Return a positive integer, 1 if it is not set; None if the value is invalid (a finding reports it)."""
+    """Return a positive integer, or 1 if the setting is missing; None if its value is invalid, which a finding says."""
     value = section.get(key, 1)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -278,13 +279,13 @@ def _monitor(data: Section) -> Section:
 
 
 def _no_save_optim(data: Section) -> bool:
-    """Return whether saves lack optimizer state, from the section of 1.9, else from the callback's argument."""
+    """Return whether saves lack optimizer state, from the section of 1.9, otherwise from the callback's argument."""
     value = _section(data, "checkpoint").get("no_save_optim")
     return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:
-    """Return whether MindFormers sets a threshold, which its newer layout uses.
+    """Return whether MindFormers sets a threshold, which its newer layout then uses.
 
     Source:
         Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets a threshold if the config has

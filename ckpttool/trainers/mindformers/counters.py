@@ -1,4 +1,4 @@
-"""The counters that MindFormers computes when it resumes, and their errors."""
+"""The counters that MindFormers computes when it resumes, and the errors in them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MindFormersCounters:
     """The position at which MindFormers 2.1.0 resumes, computed with its own arithmetic."""
 
     initial_step: int
-    """Batches that it considers done, at the new global batch size; its output and saves continue from here."""
+    """Batches that MindFormers considers done, at the new batch size; its output and saves continue from here."""
     initial_epoch: int | None
-    """Epochs (data-sink mode: sinks) that it considers done; None if that depends on the size of the data set."""
+    """Epochs (sinks in data-sink mode) that MindFormers considers done; None if the data set's size decides."""
     findings: tuple[Finding, ...]
 
 
@@ -31,20 +31,20 @@ class SavedSinks:
     """The data sinks of a run, according to its saves."""
 
     size: int | None
-    """Batches per sink; None if its epochs are not sinks of equal size."""
+    """Batches per sink; None if the run's epochs are not sinks of equal size."""
     is_sure: bool
-    """False if the evidence is a single number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
+    """False if the only evidence is one number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
 
 
 def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
     """Determine from the counts of steps and epochs whether a run had sinks; None if the save lacks a count.
 
     With sinks of equal size, an epoch is a sink: steps / epochs is the same integer in all saves, and equals the step
-    in each name. Without sinks, this is true at most of saves made at the end of an epoch.
+    in each name. Without sinks, this can be true only of saves made at the end of an epoch.
 
     Args:
         scalars: The scalars of the requested save.
-        run: All saves of the same run; those of other batch sizes are ignored.
+        run: All saves of the same run; those with other batch sizes are ignored.
     """
     state = state_of(scalars)
     if not state.step_num or not state.epoch_num:
@@ -74,7 +74,7 @@ class _Case:
     saved: SavedSinks | None
 
     def scaled(self, count: int, new_batch: int | None = None) -> int:
-        """Return a count as MindFormers converts it to another batch size."""
+        """Return a count as MindFormers converts it to a different batch size."""
         scale = self.old_batch / (new_batch or self.new_batch)
         return int(_float32(_float32(count) * _float32(scale))) if self.legacy else int(count * scale)
 
@@ -98,17 +98,17 @@ def mindformers_counters(  # noqa: PLR0913  all values that it uses, as keywords
 ) -> MindFormersCounters:
     """Compute as MindFormers 2.1.0 does, with rounding errors, and report the effect of each deviation.
 
-    If a launch config sets `data_skip_steps`, the data position is safe, but these counters are not. They determine the
-    number of remaining epochs, the step in the next checkpoint's label, and the learning rate.
+    If a launch config sets `data_skip_steps`, the data position is safe, but these counters are not. The counters
+    determine the number of remaining epochs, the step in the next checkpoint's label, and the learning rate.
 
     Args:
-        scalars: The scalars in the checkpoint; a missing step counts as 0, as it does in MindFormers.
+        scalars: The scalars in the checkpoint; a missing step counts as 0, as in MindFormers.
         new_global_batch_size: Samples per batch over all ranks in the resumed run; None if unchanged.
         new_sink_size: Batches per data sink in the resumed run; None without data sinking.
         legacy: Whether the checkpoint has the `rank_N` layout, whose counters are MindSpore parameters and thus scaled
             in float32. The newer layout scales in float64, and does not scale the optimizer's step.
         dataset_size: Batches in the data set at the new batch size; None if unknown.
-        run: All saves of the same run: they show whether it had sinks.
+        run: All saves of the same run: the saves show whether the run had sinks.
 
     Source:
         load_resume_context_from_checkpoint and BaseTrainer.training_process. That Parameter(Int64) * float gives
@@ -136,7 +136,7 @@ def mindformers_counters(  # noqa: PLR0913  all values that it uses, as keywords
 
 
 def _float32(number: float) -> float:
-    """Round to the nearest float32. A product of two float32 values is exact in a float64, so it is rounded once."""
+    """Round to the nearest float32. A product of two float32 values is exact in float64, so it rounds only once."""
     rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     return rounded
 
@@ -169,7 +169,7 @@ def _rounded(case: _Case) -> Iterator[Finding]:
 
 
 def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
-    """Return the batch size nearest to the new one that leaves no samples over and causes no floating-point error."""
+    """Return the batch size nearest to the new size that leaves no samples over and causes no floating-point error."""
     samples = case.step * case.old_batch
     batches = exact_batches_near(samples, case.new_batch, sink_size=sink_size)
     for batch in sorted(batches, key=lambda size: abs(size - case.new_batch)):
@@ -179,7 +179,7 @@ def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
 
 
 def _sinks(case: _Case) -> Iterator[Finding]:
-    """In data-sink mode two counters define the position: steps, and sinks of an unrecorded size."""
+    """Report the position in data-sink mode, which two counters define: steps, and sinks of an unrecorded size."""
     if case.new_sink is None or case.epoch is None:
         return
     saved, size = case.saved, case.new_sink
@@ -214,7 +214,7 @@ def _of_sinks(number: int, size: int) -> str:
 
 
 def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
-    """Describe the result for a run whose epochs were counted differently.
+    """Describe the effect on a run whose epochs were counted differently.
 
     Source: runs of MindFormers 2.1.0 in both layouts: steps planned beyond the end of the data are never trained.
     """
@@ -261,7 +261,7 @@ def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
 
 
 def _epochs(case: _Case) -> Iterator[Finding]:
-    """Without data sinking the step shows whether the epoch had ended; after rounding it may be wrong."""
+    """Report a rounded step that MindFormers, without data sinking, mistakes for the end of an epoch."""
     if case.new_sink is not None or not case.epoch or not case.step:
         return
     size = case.dataset or 0
@@ -280,7 +280,7 @@ def _epochs(case: _Case) -> Iterator[Finding]:
 
 
 def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
-    """The newer layout loads the optimizer's step from the optimizer's file, although it was scaled elsewhere."""
+    """Report that the newer layout loads the optimizer's unscaled step from its file: other counters are scaled."""
     if case.legacy or not updates or case.old_batch == case.new_batch:
         return
     exact = updates * case.old_batch // case.new_batch

@@ -1,4 +1,4 @@
-"""Effects of MindFormers on a resume: the position in the data, the save it would load instead, rounded counters."""
+"""Effects of MindFormers on a resume: the data position, the save that it loads instead, and rounded counters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> Data
 
 
 def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig) -> int | None:
-    """Read the batches per epoch from the training log, if the config has no size of the data set."""
+    """Read the batches per epoch from the training log, if the config does not contain the data set's size."""
     state = state_of(checkpoint.scalars)
     if config.dataset_samples is not None or not state.step_num:
         return None
@@ -111,7 +111,7 @@ def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
 def _counted(
     plan: ResumePlan, inventory: Inventory, data: DataQuestion, config: TrainConfig | None
 ) -> tuple[Finding, ...]:
-    """Report the counters that it rounds, and contradicting settings."""
+    """Report the counters that MindFormers rounds, and settings that contradict each other."""
     run = same_run(plan.point.checkpoint, inventory)
     if config is not None:
         from ckpttool.trainers.mindformers import launch_check

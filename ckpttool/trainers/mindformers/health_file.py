@@ -1,4 +1,4 @@
-"""`health_ckpts.json`: the record of MindFormers' health monitor at each save; read and updated."""
+"""`health_ckpts.json`: the record that MindFormers' health monitor makes at each save; read and updated here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ckpttool.core.storage.base import OverLimitError, Storage
 from ckpttool.trainers.findings import TrainersCode
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
-"""More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
+"""Enough for more than a hundred thousand saves; the file is never pruned, but no training run saves that often."""
 
 _SALVAGED_BYTES = 256 << 10  # of a file that was rejected because its values would fill the memory
 _SHOWN_ENTRIES = 20  # invalid entries with a finding each; the others are only counted
@@ -35,12 +35,12 @@ _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 def read_health(storage: Storage, path: str) -> HealthBook:
     """Read the recorded health of each checkpoint file; the worst entry if a name occurs several times.
 
-    Each problem in the file is a finding, and the health of the checkpoints it affects is unknown, never healthy. Names
-    are only compared with names, never opened: they are untrusted text.
+    Each problem in the file is a finding; the health of the checkpoints that the problem affects is unknown, never
+    healthy. Names in the file are untrusted text: they are only compared with names, and never opened.
 
     Args:
-        storage: Where the file is.
-        path: The file, relative to the storage's root; printed unchanged.
+        storage: The storage with the file.
+        path: The path of the file, relative to the storage's root; printed unchanged.
 
     Returns:
         The recorded health; its `path` is None if there is no such file.
@@ -64,9 +64,9 @@ def read_health(storage: Storage, path: str) -> HealthBook:
 
 
 def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-    """Return the file's new content; identical bytes if nothing changes.
+    """Return the file's new content; the bytes are identical if nothing changes.
 
-    Order, unknown fields and entries of other checkpoints are preserved. Every entry of a judged name gets the same
+    The order, unknown fields and other checkpoints' entries are preserved. Every entry of a judged name gets the same
     mark, so that no contradiction remains. A name without an entry gets one at the end. Unknown health changes nothing,
     because the file cannot express it.
 
@@ -98,9 +98,10 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
 
 
 def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
-    """Keep the unhealthy records among the complete entries before the end of a torn file.
+    """Keep the records of unhealthy saves among the complete entries before the end of a torn file.
 
-    A lost entry may mark any checkpoint as unhealthy, so a healthy record becomes unknown; unhealthy stays unhealthy.
+    A lost entry may mark any checkpoint as unhealthy, so healthy records become unknown; unhealthy records stay
+    unhealthy.
     """
     over_limit = memory_of(data) > MOST_MEMORY
     readable = data[:_SALVAGED_BYTES] if over_limit else data
@@ -110,7 +111,7 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
 
 
 def _complete_entries(text: str) -> Iterator[Json]:
-    """Yield the objects of a list up to the first invalid one."""
+    """Yield the objects in a list up to the first invalid object."""
     decoder = json.JSONDecoder()
     next_object = re.compile(r"[\s,]*\{")
     place = text.find("[") + 1
@@ -125,7 +126,7 @@ def _complete_entries(text: str) -> Iterator[Json]:
 
 
 def _book(path: str, entries: Iterable[Json]) -> HealthBook:
-    """Read complete entries; only the first invalid ones get a finding each, because there may be a million."""
+    """Read complete entries; only the first invalid entries get a finding each, because there may be a million."""
     marks: dict[str, list[Health]] = {}
     findings: list[Finding] = []
     wrong = 0

@@ -1,4 +1,4 @@
-"""MindFormers: the YAML config for `run_mindformer.py`, the command for `msrun_launcher.sh`, and the save folder."""
+"""Starts MindFormers: the YAML for `run_mindformer.py`, the command for `msrun_launcher.sh`, and the save folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
 _STAYS = "MindFormers never removes checkpoints of older runs"
 _JOIN = "True"
-"""Makes the command last as long as the training. By default, the launcher returns immediately with 0: a script or a
-CI job would then mistake a training run that is just starting for one that has succeeded."""
+"""Makes the command last as long as the training run. By default, the launcher returns immediately with 0: a script or
+a CI job would then mistake a training run that is just starting for one that has succeeded."""
 _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
@@ -42,7 +42,7 @@ Wanted: TypeAlias = "Callable[[Dict[str, object], ResumePlan], dict[str, Scalar]
 
 
 class MindFormersLaunch:
-    """A launch by msrun, with four settings of the config changed."""
+    """A launch by msrun, with four of the config's settings changed."""
 
     folder = "MindFormers' own folder, the one with run_mindformer.py"
 
@@ -57,7 +57,7 @@ class MindFormersLaunch:
         return launch_commands(job, mode=pynative.MODE if isinstance(base, PyNativeConfig) else ())
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Compare with the world size of the config."""
+        """Compare the number of devices with the config's world size."""
         if isinstance(base, PyNativeConfig):
             return tuple(pynative.other_devices(base, devices))
         from ckpttool.trainers.mindformers.launch_check import other_devices
@@ -75,7 +75,7 @@ def render_config(base_text: str, plan: ResumePlan, *, wanted: Wanted | None = N
     """Return the user's config with only those keys changed that make MindFormers follow the plan.
 
     The text is edited at these keys, then parsed again: if PyYAML does not find the old document with exactly these
-    changes, nothing is returned. Read the base through `TrainConfigs` first: this function does not limit its size.
+    changes, the edit fails. Read the base through `TrainConfigs` first: this function does not limit the file's size.
 
     Args:
         base_text: The complete current file, line ends and byte order mark included.
@@ -200,7 +200,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
 
 
 def _editable(editor: Editor, section: str) -> Mapping:
-    """Return the mapping to write to."""
+    """Return the mapping to which the edit is written."""
     if not section:
         return editor.top
     entry = editor.top.entries.get(section)
@@ -211,7 +211,7 @@ def _editable(editor: Editor, section: str) -> Mapping:
 
 
 def _neighbours(name: str) -> tuple[str, ...]:
-    """Return the neighbours for a new key, best first: its predecessors in order, then the others."""
+    """Return the keys next to which a new key may be placed, best first: its predecessors in order, then the others."""
     if name not in _TOP_ORDER:
         return _TOP_ORDER
     place = _TOP_ORDER.index(name)
@@ -236,7 +236,7 @@ def _at(document: Dict[str, object], section: str) -> dict[str, object]:
 
 
 def _same(first: object, second: object) -> bool:
-    """Compare as YAML values: True is not 1, and NaN equals itself."""
+    """Compare two values as YAML: True is not 1, and NaN equals itself."""
     if type(first) is not type(second):
         return False
     if isinstance(first, dict) and isinstance(second, dict):
@@ -258,17 +258,17 @@ def _shown(value: object) -> str:
 
 
 def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
-    """Return the folder of the next saves, and how many exist before the oldest is deleted.
+    """Return the folder that the next saves will go to, and how many there will be before the oldest is deleted.
 
     The number is the retained saves plus the one being written. Existing saves free no space, because MindFormers never
-    removes files of an older run. If all saves are retained, there is no such number; a run should have space for at
-    least two.
+    removes files of an older run. If all saves are retained, there is no such number; a run should then have space for
+    at least two.
 
     Args:
         settings: The settings of the base config.
         root: The checkpoint folder to resume from. A relative path in a config is relative to the folder in which the
             training is started, which is assumed to be the same as before.
-        ranks: The ranks that have a folder there.
+        ranks: The ranks that have a subfolder in the checkpoint folder.
     """
     view = ConfigView(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
@@ -287,5 +287,5 @@ def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> 
 
 
 def _below(output: object) -> str | None:
-    """Return the checkpoint folder of an output folder; None if it is relative to an unknown folder."""
+    """Return the checkpoint folder of an output folder; None if the output folder is relative to an unknown folder."""
     return f"{output.rstrip('/')}/checkpoint" if isinstance(output, str) and output.startswith("/") else None

@@ -17,13 +17,13 @@ from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ()) -> tuple[Finding, ...]:
-    """Return the contradictions between a base config and the plan, without the config's own findings.
+    """Return the contradictions between a base config and the plan, excluding the config's own findings.
 
-    A contradiction that a launch config corrects is a note, so that the user knows about the change. One that it must
-    not correct, because the user may intend it, is suspect.
+    A contradiction that a launch config corrects is a note, so that the user knows about the change. A contradiction
+    that it must not correct, because the user may intend it, is suspect.
 
     Args:
-        config: The base config, before it is rewritten.
+        config: The base config, before a launch rewrites it.
         plan: The plan of the resume.
         run: All saves of the same run.
 
@@ -44,7 +44,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
 
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
-    """Report a config for a different number of devices than will be started, for any checkpoint."""
+    """Report a config for a different number of devices than will be started, whatever the checkpoint."""
     if config.world_size is not None and config.world_size != devices:
         yield _suspect(
             config,
@@ -124,14 +124,14 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
 
 
 def _two_formats(name: object, fmt: str) -> str:
-    """Describe the file that MindFormers searches for if a name has the other format's suffix; else empty."""
+    """Describe the file that MindFormers searches for if a name has the other format's suffix; otherwise return ""."""
     if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
         return ""
     return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
 
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """MindFormers ignores the prefix of the loaded save; the next saves have the config's prefix."""
+    """Report a different prefix: MindFormers ignores the loaded save's prefix and uses the config's for new saves."""
     saved_prefix = plan.point.checkpoint.prefix
     if config.prefix is None or not saved_prefix or config.prefix == saved_prefix:
         return
@@ -168,7 +168,7 @@ def _world(config: TrainConfig, checkpoint: Checkpoint, keys: LoadKeys) -> Itera
 
 
 def _fewer_devices(config: TrainConfig, saved_world: int, config_world: int) -> Finding:
-    """In data-parallel mode every rank's file has the complete model, and each rank loads its own."""
+    """Report fewer devices in data-parallel mode, in which every rank's file has the complete model."""
     message = (
         f"the checkpoint was written by {saved_world} ranks, and {config_world} devices will start in data-parallel "
         "mode: "

@@ -1,7 +1,7 @@
-"""Mistakes in a training config that MindFormers detects late or never: a table of rules, and its checks.
+"""Mistakes in a training config that MindFormers detects late or never: a table of rules, and the checks for them.
 
 A new rule is a function, a row of the table and its finding. The rules come from the code of MindFormers 1.6 to 2.1,
-and were tested with it.
+and were tested with these versions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _POSITIVE = (
 )  # fmt: skip
 
 _OF_SAVES = ("save_checkpoint_steps", "keep_checkpoint_max")
-"""Settings of each callback that saves: with 0 the start fails, or nothing is saved."""
+"""Settings of each callback that saves: if a setting is 0, the start fails, or nothing is saved."""
 
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -349,7 +349,7 @@ def _data_strategy(view: ConfigView) -> Iterator[Problem]:
 
 
 def _saved_as(view: ConfigView, callback: str) -> str:
-    """Return the format of the files: newer models and the newer layout are never saved as ckpt."""
+    """Return the format of the saved files: newer models and the newer layout are never saved as ckpt."""
     if view.get("use_legacy") is False or view.is_newer_layout:
         return "safetensors"
     return str(view.get(f"{callback}.checkpoint_format") or "ckpt")
@@ -556,7 +556,7 @@ def _too_low(view: ConfigView) -> Iterator[Problem]:
 
 
 def _reached(view: ConfigView, key: str, effect: str, instead: str) -> Iterator[Problem]:
-    """Find a threshold that every norm reaches."""
+    """Report a threshold that every norm reaches."""
     value = view.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
         message = f"`{key.rpartition('.')[2]}` is {value}: every norm reaches it, so {effect}"
@@ -629,7 +629,7 @@ def _health_slices(view: ConfigView) -> Iterator[Problem]:
 
 
 def _health_model_size(view: ConfigView) -> Iterator[Problem]:
-    """The embedding is identified by its number of elements, so both sizes must be known before the model is built."""
+    """Report a size that the config does not set: the monitor identifies the embedding by its element count."""
     if not view.is_on(_HEALTH) or not view.is_section(_MODEL) or view.get("pretrained_model_dir"):
         return
     for key in ("hidden_size", "vocab_size"):
@@ -657,7 +657,7 @@ WHEN_READ: tuple[Rule[ConfigView], ...] = (
     Rule(code=Code.CONFIG_DISAGREES, check=_two_layouts, needs_all=False),
     Rule(code=Code.CONFIG_DISAGREES, check=_prefix, needs_all=False),
 )
-"""Rules that every command with a config applies: they change its effect on a resume."""
+"""Rules that every command with a config applies, because the findings change the config's effect on a resume."""
 
 BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.ONLY_SAVES_STRATEGY, check=_only_strategy, needs_all=False),
@@ -686,17 +686,17 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=none_as_text, needs_all=False),
     Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
 )
-"""All other rules, in the order in which a start reaches their subjects."""
+"""All other rules, in the order in which a start would encounter the mistakes."""
 
 
 def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:
-    """Return the findings of the rules, in the order of the file and then of the text."""
+    """Return the findings of the rules, in the order of the config's lines, and then sorted by text."""
     view = ConfigView(settings)
     return findings(view, _problems(view, rules), path=settings.path)
 
 
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
-    """Return the fixes of mistakes with one right value, in the order of the file, without values from an alias."""
+    """Return fixes for mistakes with one correct value, in the file's order, excluding values from an alias."""
     view = ConfigView(settings)
     return fixes(view, _problems(view, (*WHEN_READ, *BEFORE_A_START)))
 

@@ -21,18 +21,18 @@ _SKIP, _IGNORE = "config:data_skip_steps", "config:ignore_data_skip"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadKeys:
-    """The four keys of a config that decide what is loaded."""
+    """The four keys of a config that decide which save is loaded."""
 
     load_checkpoint: str
     resume_training: str | bool
     """An explicit file name in the legacy layout, never True: MindFormers' own choice is not reliable.
-    True in the newer layout, where `load_checkpoint` already names the iteration's folder."""
+    True in the newer layout, in which `load_checkpoint` already names the iteration's folder."""
     load_ckpt_format: str
     """`ckpt` or `safetensors`."""
     use_legacy_format: bool
 
     def settings(self, first: tuple[Rename, ...] = ()) -> LoadSettings:
-        """Return the keys in the form common to all trainers."""
+        """Return the keys in the form that all trainers share."""
         return LoadSettings(
             trainer="mindformers",
             path=self.load_checkpoint,
@@ -65,9 +65,9 @@ def load_keys(load: LoadSettings) -> LoadKeys:
 def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
     """Return the settings for a position in the data.
 
-    Skipping nothing needs `ignore_data_skip`, because 0 means 'not set' to MindFormers, which then skips the steps of
-    the checkpoint. A `data_skip_steps` in the base config becomes null, which clearly means 'not set' and keeps its
-    line with its comment; if the config has no such line, no line is added.
+    To skip nothing, a config needs `ignore_data_skip`, because 0 means 'not set' to MindFormers, which then skips the
+    steps of the checkpoint. A `data_skip_steps` in the base config becomes null, which clearly means 'not set' and
+    keeps its line with its comment; if the config has no such line, no line is added.
     """
     match position:
         case SkipBatches(batches=0):
@@ -81,12 +81,12 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
 
 def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
-    """Return whether MindFormers should count the data itself, because only it can determine the batch size.
+    """Return whether MindFormers should count the data itself, because only MindFormers can determine the batch size.
 
     Args:
-        scalars: The checkpoint's scalars: the basis of MindFormers' scaling, if it finds them there.
-        question: The user's question, completed from the config. If it requests more than a position, MindFormers
-            cannot do that on its own.
+        scalars: The checkpoint's scalars: the basis of MindFormers' scaling, if it finds them in the checkpoint.
+        question: The user's question, completed from the config. If the question asks for more than a
+            position, MindFormers cannot determine that on its own.
 
     Source:
         load_resume_context_from_checkpoint: `initial_step = step_num * old / new` if the shard has both numbers, and
@@ -98,7 +98,7 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
 
 
 def planned_skip(plan: ResumePlan) -> SkipBatches:
-    """Return the batches that a plan for MindFormers skips, or would skip: its data are always counted in batches."""
+    """Return the batches that a plan for MindFormers skips, or would skip: this plan always counts data in batches."""
     skip = skip_of(plan.data)
     if skip is None:
         raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")
@@ -106,5 +106,5 @@ def planned_skip(plan: ResumePlan) -> SkipBatches:
 
 
 def is_moved(plan: ResumePlan) -> bool:
-    """Return whether the data continue elsewhere than the steps, apart from rounding to complete sinks."""
+    """Return whether the data continue at a different place than the steps, apart from rounding to complete sinks."""
     return abs(planned_skip(plan).batches - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)

@@ -1,6 +1,6 @@
-"""Reasons why MindFormers would load something other than the plan, or stop: one rule each.
+"""Reasons why MindFormers would stop, or load something other than the plan: one rule for each reason.
 
-A new rule is a function, a line in `RULES`, a code and its explanation. Rules see only names and settings: `verify`
+A new rule needs a function, a line in `RULES`, a code and an explanation. Rules see only names and settings: `verify`
 checks the contents of files. Each case was observed in a start of the real program, or found in its code.
 """
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _PATTERN = frozenset("*?[")
-"""Characters that `glob` does not take literally."""
+"""Characters that `glob` does not treat literally."""
 
 _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
-"""Words that enable `MS_ENABLE_TFT` wherever they occur in it; TRE and TSP do not."""
+"""Words that enable fault tolerance wherever `MS_ENABLE_TFT` contains them; TRE and TSP do not."""
 
 
 _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separate folder, and give that as DIR"
@@ -35,21 +35,21 @@ _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The state that a start finds."""
+    """The conditions that a start encounters."""
 
     plan: ResumePlan
     inventory: Inventory
-    """The complete tree: files next to the chosen checkpoint may be loaded instead."""
+    """The complete tree: a start may load files next to the chosen checkpoint instead."""
     load_path: str
-    """`load_checkpoint`, absolute, as a launch config has it."""
+    """The absolute `load_checkpoint` that a launch config would contain."""
     config: TrainConfig | None = None
-    """None if no config is known: a rule that needs a config then reports nothing."""
+    """The config; None if unknown, in which case a rule that needs a config reports nothing."""
     fault_tolerance: str = ""
     """`MS_ENABLE_TFT` as the start will see it."""
     logged_epoch: int | None = None
-    """Batches per epoch when the checkpoint was saved, from the training log; None if the log does not contain them."""
+    """Batches per epoch when the checkpoint was saved, from the training log; None if the log does not show it."""
     deduplicated: bool | None = None
-    """Whether the shards declare that each tensor is in only one of them; None if they declare nothing."""
+    """Whether the shards declare that each tensor is in only one shard; None if they declare nothing."""
 
     @property
     def keys(self) -> LoadKeys:
@@ -61,12 +61,12 @@ Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
 
 
 def loaded_instead(start: Start) -> tuple[Finding, ...]:
-    """Return every way in which the actual start would load something other than the plan, or nothing."""
+    """Return every way in which the actual start would load something other than the plan, if any."""
     return tuple(brief(finding) for rule in RULES for finding in rule(start))
 
 
 def _pattern(start: Start) -> Iterator[Finding]:
-    """Find paths that `glob` does not take literally.
+    """Report paths that `glob` does not treat literally.
 
     Source:
         load_checkpoint_with_safetensors (1.6.0 to 2.1.0) loads `glob(sf_file_name)`, and the newer layout and merged
@@ -140,7 +140,7 @@ def _next_to_the_ranks(start: Start) -> Iterator[Finding]:
 
 
 def _resliced(start: Start) -> Iterator[Finding]:
-    """Report other `.ckpt` files that resharding would load as weights; step and position come from the named one.
+    """Report other `.ckpt` files that resharding would load as weights; the named file still gives step and position.
 
     Source:
         TransformCkpt (1.3.2 to 2.1.0) gets only the folder. mindspore.transform_checkpoints uses the last name in each
@@ -171,7 +171,7 @@ def _resliced(start: Start) -> Iterator[Finding]:
 
 
 def _uncountable(start: Start) -> Iterator[Finding]:
-    """Report names next to the ranks' folders, or gaps between them, at which resharding `.ckpt` files stops.
+    """Report names next to the ranks' folders, or gaps between these folders, at which resharding `.ckpt` files stops.
 
     Source:
         TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of all matches of
@@ -211,7 +211,7 @@ def _ckpt_files(inventory: Inventory) -> Iterator[str]:
 
 
 def _rank_in_prefix(start: Start) -> Iterator[Finding]:
-    """Report names in which MindFormers replaces the wrong number: it replaces the first rank in rank 0's name.
+    """Report names in which MindFormers replaces the wrong number, because it replaces the first rank in rank 0's name.
 
     Source:
         replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on, a config with such a prefix is rejected.
@@ -235,7 +235,7 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
 
 
 def _no_optimizer(start: Start) -> Iterator[Finding]:
-    """Report an iteration without optimizer shards, which `no_save_optim` makes legal.
+    """Report an iteration without optimizer shards, which `no_save_optim` permits.
 
     Source:
         load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves parameters unchanged that no file contains.
@@ -282,7 +282,7 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
 
 
 def _redundancy(start: Start) -> Iterator[Finding]:
-    """Report shards that each have only part of the tensors, without a setting that combines them.
+    """Report shards that each contain only some of the tensors, if no setting combines the shards.
 
     Source:
         load_param_into_net(remove_redundancy=True) requires a compiled network (MindSpore 2.7.2 and 2.10.0), and
@@ -313,7 +313,7 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 
 def _length(start: Start) -> Iterator[Finding]:
-    """Report a run that ends immediately, or not at the end of its epochs."""
+    """Report a run that ends immediately, or before or after the end of its epochs."""
     if start.config is None and not is_moved(start.plan):
         return
     from ckpttool.trainers.mindformers.run_length import length_findings
@@ -333,4 +333,4 @@ RULES: tuple[Rule, ...] = (
     _no_optimizer,
     _length,
 )
-"""All rules, in the order in which a start reaches their subjects."""
+"""All rules, in the order in which a start would encounter the problems."""

@@ -1,4 +1,4 @@
-"""MindFormers' parsing of file names, which is less strict than ckpttool's and affects its choice.
+"""How MindFormers parses file names: less strictly than ckpttool, which affects its choice.
 
 Source: the helpers for checkpoint names in its tools; the patterns reproduce its behaviour.
 """
@@ -12,7 +12,7 @@ from ckpttool.core.domain.plan import Outcome
 
 
 class StopsError(Exception):
-    """The simulated MindFormers stops with an error, for the reason in the message."""
+    """The simulated MindFormers stops with an error; the message gives the reason."""
 
 
 class UnreadError(Exception):
@@ -21,17 +21,17 @@ class UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """The choice of the simulated MindFormers."""
+    """The save that the simulated MindFormers chooses."""
 
     name: str | None
-    """Checkpoint name; None if it picks nothing, or files with different names."""
+    """Checkpoint name; None if MindFormers picks nothing, or files with different names."""
     because: str
     outcome: Outcome = Outcome.UNKNOWN
-    """Whether the chosen checkpoint then loads, which the selection itself does not check."""
+    """Whether the chosen checkpoint then loads; the selection itself does not check this."""
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:
-    """Return epoch and step of a file name: the first match, anywhere in the name.
+    """Return the epoch and step in a file name: the first match, anywhere in the name.
 
     Raises:
         StopsError: The name has no match. One such file stops the resume.
@@ -43,10 +43,10 @@ def label_of(file: str, fmt: str) -> tuple[int, int]:
 
 
 def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
-    """Return run, epoch and step, as the health monitor sorts rank 0's names.
+    """Return run, epoch and step, by which the health monitor sorts rank 0's names.
 
     Raises:
-        StopsError: There is no number before the dash; the fallback for that case uses a match that is None.
+        StopsError: There is no number before the dash; the fallback for that case fails on a match that is None.
     """
     match = re.search(rf"_(\d+)-(\d+)_(\d+)\.{re.escape(fmt)}", file)
     if match is None:
@@ -56,7 +56,7 @@ def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
 
 
 def rank_of(file: str) -> int:
-    """Return the rank in a file name: the first, so that a prefix like `my_rank_7_model` misleads it.
+    """Return the rank in a file name: the first `_rank_` counts, so that a prefix like `my_rank_7_model` misleads.
 
     Raises:
         StopsError: The name contains no rank.
@@ -68,7 +68,7 @@ def rank_of(file: str) -> int:
 
 
 def with_rank(file: str, rank: int) -> str:
-    """Return the same name for another rank.
+    """Return the same name for a different rank.
 
     Raises:
         StopsError: The name contains no rank.
@@ -82,7 +82,7 @@ def is_regular(file: str, fmt: str) -> bool:
 
 
 def checkpoint_name(file: str, fmt: str) -> str:
-    """Return ckpttool's name of the checkpoint of a file: `20_2`, `_1-25_2`."""
+    """Return ckpttool's name for the checkpoint of a file: `20_2`, `_1-25_2`."""
     stem, _, label = file.removesuffix(f".{fmt}").rpartition("-")
     run = re.search(r"_rank_\d+_(\d+)\Z", stem)
     return label if run is None else f"_{run[1]}-{label}"

@@ -31,7 +31,7 @@ class MindFormersWords:
     """Advice as settings of MindFormers' config."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Count the batches from the start of the data; never 0, which means 'not set'."""
+        """Count the batches from the start of the data; the count is never 0, which would mean 'not set'."""
         from ckpttool.core.domain.advice import TrainersDetour
         from ckpttool.trainers.mindformers.train_config import TRAINER
 
@@ -41,7 +41,7 @@ class MindFormersWords:
         return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Read the data from the beginning if nothing is skipped: its setting cannot be zero."""
+        """Return the skip setting; to skip nothing, read data from the beginning, as the setting cannot be 0."""
         from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
@@ -52,21 +52,21 @@ class MindFormersWords:
 
     @property
     def own_policy(self) -> str | None:
-        """Return its data skip by the global norm."""
+        """Return MindFormers' data skip by the global norm."""
         return "skip"
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return a policy's settings in MindFormers' terms, with the effect of a NaN on its data skip."""
+        """Return a policy's settings in MindFormers' terms, with the effect of a NaN on MindFormers' data skip."""
         values = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
         return tuple(
             ("nan", values[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings
         )
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return the settings of its data skip and its health monitor.
+        """Return the settings for MindFormers' data skip and health monitor.
 
-        MindFormers requires floats. It has norms only with `local_norm` and `use_clip_grad`, which its documentation
-        mentions only in part.
+        MindFormers requires floats. It computes norms only with `local_norm` and `use_clip_grad`, which its
+        documentation mentions only in part.
         """
         from ckpttool.core.domain.advice import Threshold, ThresholdSettings
         from ckpttool.core.render.yaml_edit import yaml_float

@@ -1,4 +1,4 @@
-"""The three settings with which the PyNative trainer loads exactly the chosen save, with its optimizer."""
+"""The three settings that make the PyNative trainer load exactly the chosen save, with its optimizer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FROM_THE_BEGINNING = "without an optimizer the run begins at step 1 and sample 
 
 
 def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = ()) -> LoadSettings:
-    """Return the settings for a save's own folder: a folder without a tracker is loaded as a save.
+    """Return the settings for a save's own folder: the trainer loads a folder without a tracker as a save.
 
     Args:
-        path: The folder.
+        path: The folder of the save.
         checkpoint: The save.
         remarks: Further notes for the start.
     """
@@ -43,7 +43,7 @@ def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = 
 
 
 def older_saves(chosen: Checkpoint, saves: Iterable[Checkpoint]) -> tuple[str, ...]:
-    """Explain why the save with the greatest number is not the newest: step numbers depend on the batch size."""
+    """Explain why the save with the highest number is not the newest: step numbers depend on the batch size."""
     step, samples = chosen.step, chosen.scalars.samples
     if step is None or samples is None:
         return ()

@@ -1,7 +1,7 @@
-"""Number of steps that MindFormers will train and batches that the data will give, and their difference.
+"""Number of steps that MindFormers will train, number of batches that the data will give, and their difference.
 
-MindFormers computes the remaining steps from the checkpoint's counters, regardless of the data skip. Every number here
-was compared with runs of the real program (2.1.0), with and without sinks.
+MindFormers computes the remaining steps from the checkpoint's counters, regardless of the data skip. Every number in
+this module was compared with runs of the real program (2.1.0), with and without sinks.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ _STOPS = "stops with a ValueError, 'epoch' must bigger than 'initial_epoch'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLength:
-    """The resumed run, in batches of its own batch size."""
+    """The resumed run, measured in batches of its own batch size."""
 
     per_epoch: int
     """Batches per epoch."""
     source: str
-    """Its source, for messages."""
+    """Source of `per_epoch`, for messages."""
     total: int
-    """Batches of all epochs."""
+    """Number of batches in all epochs."""
     start: int
     """Step from which MindFormers continues to count."""
     over: bool
     """Whether MindFormers considers all epochs complete."""
     planned: int
-    """Steps that it will train, if it is not complete."""
+    """Number of steps that MindFormers will train, if the run is not complete."""
     left: int
-    """Batches after the skipped ones; 0 or less if no batch remains."""
+    """Number of batches after the skipped batches; 0 or less if none remains."""
 
     @property
     def due(self) -> int:
-        """Steps from the checkpoint to the end of all epochs."""
+        """Number of steps from the checkpoint to the end of all epochs."""
         return self.total - self.start
 
 
 def length_findings(
     config: TrainConfig | None, plan: ResumePlan, inventory: Inventory, logged: int | None = None
 ) -> Iterator[Finding]:
-    """Report a run that ends before or after its epochs, or does not start, or the condition for that.
+    """Report a run that does not start, or ends before or after its epochs, or the condition for that.
 
     Args:
         config: The base config; None if unknown.
         plan: The plan of the resume, with the start of its data.
-        inventory: The complete tree: labels show the length of an epoch.
-        logged: Batches per epoch when the checkpoint was saved, from the training log; None if the log does not contain
-            them.
+        inventory: The complete tree: the labels show the length of an epoch.
+        logged: Batches per epoch when the checkpoint was saved, from the training log; None if the log does not show
+            this number.
     """
     if isinstance(plan.data, GoesOn):
         return
@@ -120,7 +120,7 @@ def run_length(
 
 
 def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
-    """Return the epochs (or sinks) that MindFormers considers complete."""
+    """Return the number of epochs (or sinks) that MindFormers considers complete."""
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=planned_skip(plan).global_batch_size,
@@ -134,7 +134,7 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
 def _per_epoch(
     config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None
 ) -> tuple[int, str] | None:
-    """Return the batches per epoch at the new batch size, with their source."""
+    """Return the batches per epoch at the new batch size, with the source of the number."""
     state, batch = state_of(plan.point.checkpoint.scalars), planned_skip(plan).global_batch_size
     sinks_are_known = not config.sink_mode or config.sink_size is not None or config.sinks_all
     if state.step_num is None or state.epoch_num is None or not sinks_are_known:
@@ -155,10 +155,10 @@ def _per_epoch(
 
 
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
-    """Return the batches per epoch that a name implies; 0 for none, -1 if they cannot be converted.
+    """Return the batches per epoch that a name implies; 0 if it implies none, -1 if the number cannot be converted.
 
     `4_20` at step 80 was saved 20 batches into the fourth epoch, so three epochs have 60 batches. If labels count
-    sinks, and after a resume, they imply nothing.
+    sinks, or the run was resumed, they imply nothing.
     """
     label, step, old = epoch_step(checkpoint), checkpoint.step, checkpoint.scalars.global_batch_size
     if label is None or step is None or checkpoint.run:
@@ -172,7 +172,7 @@ def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) ->
 
 
 def _converted(size: int, old: int | None, batch: int | None) -> int:
-    """Return the batches per epoch at another batch size; -1 if that depends on an incomplete last batch."""
+    """Return the batches per epoch at a different batch size; -1 if an incomplete last batch decides this number."""
     if old is None or batch is None or old == batch:
         return size
     low, high = size * old // batch, ((size + 1) * old - 1) // batch
@@ -180,10 +180,10 @@ def _converted(size: int, old: int | None, batch: int | None) -> int:
 
 
 def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
-    """Report a run without sinks that continues one with sinks, whose number it interprets as epochs.
+    """Report a run without sinks that continues a run with sinks, and interprets the number of sinks as epochs.
 
-    Saves that were all made at the end of an epoch have the same counts. The data set's size distinguishes them, else a
-    number that no run of so many epochs reaches.
+    Saves that were all made at the end of an epoch have the same counts. The data set's size distinguishes them,
+    otherwise a number that no run of so many epochs reaches.
     """
     checkpoint = plan.point.checkpoint
     epoch, batch = state_of(checkpoint.scalars).epoch_num, checkpoint.scalars.global_batch_size
@@ -198,7 +198,7 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
 
 
 def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
-    """Report sinks of the complete data set that continue within an epoch: each begins a complete one.
+    """Report sinks of the complete data set that continue within an epoch: each sink begins a complete epoch.
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """
@@ -233,7 +233,7 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:
-    """Return whether MindFormers considers all epochs complete; some cases need no length of an epoch."""
+    """Return whether MindFormers considers all epochs complete; some cases do not need the length of an epoch."""
     if length is not None:
         return length.over
     epochs_done, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
@@ -257,7 +257,7 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
 
 
 def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """Report when a training run is complete, or ends with its epochs, if their size is unknown."""
+    """Report when a training run is complete, or ends with its epochs, if the size of these epochs is unknown."""
     step, epochs_done, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
     if epochs_done is None or not epochs:
         return
@@ -279,10 +279,10 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
 
 
 def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
-    """Report for which data the end of a run without sinks is right.
+    """Report for which data the end of a run without sinks is correct.
 
     MindFormers keeps the number of completed epochs, and computes the position in the started epoch from the step and
-    the current data set. So after the first epoch, another size moves the end.
+    the current data set. So after the first epoch, a different data set size moves the end of the run.
     """
     return _note(
         config,
@@ -305,7 +305,7 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
 
 
 def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
-    """Report the end of a run whose data continue elsewhere than its steps, if the epoch length is unknown."""
+    """Report the end of a run whose data and steps continue at different places, if the epoch length is unknown."""
     ahead = planned_skip(plan).batches - (plan.next_step - 1)
     epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
     if ahead > 0:
@@ -331,7 +331,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
 
 
 def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
-    """Report the end of a run whose steps, data and epochs do not end together."""
+    """Report the end of a run whose steps, data and epochs do not end at the same time."""
     if length.planned > length.left:
         more = -((length.left - length.due) // length.per_epoch)
         remedy = _stop_at(length.left)

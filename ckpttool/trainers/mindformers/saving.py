@@ -1,4 +1,4 @@
-"""The rank layout as ckpttool's writer produces it: all names, scalars and records are as MindFormers writes them."""
+"""The rank layout as ckpttool's writer produces it: names, scalars and records are those that MindFormers writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RankSaves:
     health_file = MindFormersHealthFile.name
 
     def objection(self, prefix: str) -> str | None:
-        """Also reject prefixes that are ambiguous to MindFormers."""
+        """Also reject prefixes that MindFormers would find ambiguous."""
         if _PREFIX.fullmatch(prefix) is None:
             return "expected up to 64 letters, digits, _ and ."
         return "_rank_ precedes the rank" if "_rank_" in prefix else None
@@ -53,33 +53,33 @@ class RankSaves:
         return f"rank_{rank}"
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Continue from the largest suffix of this prefix, as each start of MindFormers does."""
+        """Continue from this prefix's highest suffix, as each start of MindFormers does."""
         parsed = [parse_shape(shape_of(name, f"_rank_{rank}")) for name in names]
         saved = (FileKind.CHECKPOINT, FileKind.IN_PROGRESS)
         return max((1 + shape.run for shape in parsed if shape.kind in saved and shape.prefix == prefix), default=0)
 
     def leftovers(self, names: Iterable[str], prefix: str, rank: Rank) -> list[str]:
-        """Return the temporary files of this prefix."""
+        """Return the temporary files with this prefix."""
         shapes = ((name, parse_shape(shape_of(name, f"_rank_{rank}"))) for name in names)
         return [name for name, shape in shapes if shape.kind is FileKind.IN_PROGRESS and shape.prefix == prefix]
 
     def label(self, prefix: str, run: int, progress: SaveProgress) -> SaveLabel:
-        """Return the label with its epoch and its step in that epoch."""
+        """Return the label with the epoch and the step in that epoch."""
         return SaveLabel(prefix=prefix, run=run, epoch=progress.epoch, step=progress.step_in_epoch)
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Read the name of rank 0's file."""
+        """Parse the name of rank 0's file."""
         shape = parse_shape(shape_of(file, "_rank_0"))
         if shape.kind is not FileKind.CHECKPOINT or not file.endswith(f".{_SUFFIX}"):
             return None
         return SaveLabel(prefix=shape.prefix, run=shape.run, epoch=shape.position.epoch, step=shape.position.step)
 
     def checkpoint(self, label: SaveLabel) -> str:
-        """Return `20_2`, or `_1-25_2` for a later start."""
+        """Return the checkpoint's name: `20_2`, or `_1-25_2` for a later start."""
         return checkpoint_name(label.run, _position(label))
 
     def manifest(self, label: SaveLabel) -> str:
-        """Return the place of its seal."""
+        """Return the place of the save's seal."""
         return seal_place(label.prefix, self.checkpoint(label), FormatName.SAFETENSORS).path
 
     def shard(self, label: SaveLabel, rank: Rank) -> str:
@@ -87,7 +87,7 @@ class RankSaves:
         return f"{self.rank_folder(rank)}/{self._file(label, rank)}"
 
     def temporary(self, label: SaveLabel, rank: Rank) -> str:
-        """Return MindSpore's temporary name: it shows a reader of the tree that a save is in progress."""
+        """Return MindSpore's temporary name, which shows readers of the tree that a save is in progress."""
         return f"{self._file(label, rank).removesuffix(f'.{_SUFFIX}')}.tmp"
 
     def _file(self, label: SaveLabel, rank: Rank) -> str:
@@ -109,7 +109,7 @@ class RankSaves:
         )
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Parse the scalars; the step in the epoch is only in the name."""
+        """Parse the scalars; only the name contains the step in the epoch."""
         epoch, step, applied = (scalars.get(name) for name in ("epoch_num", "step_num", "global_step"))
         if epoch is None or step is None or applied is None:
             return None

@@ -1,4 +1,4 @@
-"""The training state that MindFormers appends to a rank's file and writes into common.json; and its labels."""
+"""The training state that MindFormers appends to a rank's file and writes into common.json, and the state's labels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RULES = ScalarRules(
 """The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
-"""Planned number of steps, which the PyNative trainer writes as `step_num`; 0 if it wrote none."""
+"""Planned number of steps, which the PyNative trainer writes as `step_num`; 0 if the trainer wrote none."""
 
 FACTS = ShardFacts(scalars=RULES.requested)
 
@@ -57,21 +57,21 @@ class TrainState:
     """The scalars by their names; None for entries missing in a file."""
 
     epoch_num: int | None = None
-    """Epochs (data-sink mode: sinks) begun since the start of the training."""
+    """Epochs (sinks in data-sink mode) begun since the start of the training run."""
     step_num: int | None = None
     """True global step: data batches consumed."""
     global_step: int | None = None
-    """Optimizer step: updates applied; overflowed and skipped batches do not count."""
+    """Optimizer step: the number of updates applied; overflowed and skipped batches do not count."""
     loss_scale: float | None = None
     global_batch_size: int | None = None
-    """Samples per batch over all ranks; files of MindFormers 1.2 lack it."""
+    """Samples per batch over all ranks; files from MindFormers 1.2 lack this number."""
     consumed_samples: int | None = None
     by_own_writer: bool = False
-    """Whether ckpttool's writer made the file, which records health only if it was measured."""
+    """Whether ckpttool's writer made the file: this writer records health only if it was measured."""
 
     @property
     def scalars(self) -> Scalars:
-        """The scalars common to all trainers, and the other scalars by their own names."""
+        """The scalars common to all trainers, and the other scalars under their own names."""
         rest = (("epoch_num", self.epoch_num), ("global_step", self.global_step), ("loss_scale", self.loss_scale))
         return Scalars(
             step=self.step_num,
@@ -82,7 +82,7 @@ class TrainState:
 
     @property
     def facts(self) -> Facts:
-        """The facts for display."""
+        """The facts to display."""
         return ("epoch", self.epoch_num), ("optimizer_step", self.global_step)
 
 
@@ -105,7 +105,7 @@ def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
 
 
 def state_of(scalars: Scalars) -> TrainState:
-    """Return the scalars of a MindFormers checkpoint by its own names."""
+    """Return a checkpoint's scalars under MindFormers' own names."""
     by_name = dict(scalars.rest)
     return TrainState(
         epoch_num=_integer(by_name.get("epoch_num")),
@@ -130,8 +130,8 @@ def _integer(value: float | None) -> int | None:
 class EpochStep:
     """Epoch and step in a file name, both counted from 1.
 
-    In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without data sinking the
-    numbers restart and are not even monotonic. So this is a label, not a position.
+    In data-sink mode, `epoch` counts sink intervals and `step` is the sink size. After a resume without data sinking,
+    the numbers restart and are not even monotonic. So this is a label, not a position.
     """
 
     epoch: int
@@ -146,7 +146,7 @@ class EpochStep:
 
         Args:
             steps_per_epoch: Steps in one of the epochs that the label counts: the sink size in data-sink
-                mode, else the batches in the data set.
+                mode, otherwise the batches in the data set.
         """
         return Step((self.epoch - 1) * steps_per_epoch + self.step)
 
@@ -157,7 +157,7 @@ class EpochStep:
 
     @property
     def facts(self) -> Facts:
-        """The facts for display."""
+        """The facts to display."""
         return ("epoch", self.epoch), ("step_in_epoch", self.step)
 
     @property
@@ -165,7 +165,7 @@ class EpochStep:
         """Return the values that a shard's content must match.
 
         `epoch_num` is the label's epoch in every file that MindFormers writes. The label's step is counted in the epoch
-        (or is the sink size), so it is only a lower limit for the number of steps.
+        (or is the sink size), so this step is only a lower limit for the number of steps.
         """
         epoch = f"the name says epoch {self.epoch}, the content says %d"
         step = f"the name says step {self.step} of its epoch, the content says that only %d steps were completed"
@@ -176,7 +176,7 @@ class EpochStep:
 
 
 def epoch_step(checkpoint: Checkpoint) -> EpochStep | None:
-    """Return the label of a rank's save; None if the layout has none."""
+    """Return the label of a rank's save; None if the layout has no labels."""
     return EpochStep(epoch=checkpoint.sort_key[0], step=checkpoint.sort_key[1]) if checkpoint.sort_key else None
 
 

@@ -1,4 +1,4 @@
-"""MindFormers' own choice: its two trainers use the same records, but different settings."""
+"""MindFormers' own choice: the two trainers use the same records, but different settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MindFormersSimulator:
-    """The choice of the trainer that the config is for; without a config, of the static trainer."""
+    """The choice of the trainer that the config is for; without a config, that of the static trainer."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Simulate MindFormers' choice in the folder, with the config's settings or those that fit the newest save."""

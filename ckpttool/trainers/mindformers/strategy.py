@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
-"""One file per rank, so their number is the world size."""
+"""Name of a strategy file: there is one per rank, so the number of files is the world size."""
 
 STRATEGY_FOLDER = "strategy"
 """Folder of the strategy files, next to the checkpoints."""
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
-    """Return the evidence from the config, then that from the files.
+    """Return the evidence from the config, then the evidence from the files.
 
     Args:
-        output: The folder with the tree.
+        output: The folder that contains the tree.
         config: The config of the run to resume.
 
     Raises:
-        UsageError: The config is another trainer's.
+        UsageError: The config belongs to a different trainer.
     """
     worlds = []
     weights_alone = False
@@ -56,12 +56,12 @@ def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
 
 
 def strategy_world(output: Storage) -> int | None:
-    """Return the ranks with a strategy file in an output folder, counted by the highest; None if there are no files."""
+    """Return the number of ranks that an output folder's strategy files show by the highest rank; None if no files."""
     return max(strategy_files(output), default=-1) + 1 or None
 
 
 def strategy_files(output: Storage) -> dict[Rank, str]:
-    """Return the paths of the strategy files in an output folder; one per rank if it has both forms."""
+    """Return the paths of the strategy files in an output folder; one path per rank, even if it has both forms."""
     try:
         names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
     except OSError:  # most trees have none, and an unreadable folder proves nothing

@@ -1,7 +1,7 @@
 """MindSpore's strategy files, and the slice of each tensor on each rank according to them.
 
 They record how the parameters of a pipeline stage are distributed over its ranks. Each rank has a file, equal for all
-ranks of a stage. It is written when a model is compiled for training: before its first save, not with each save.
+ranks of a stage. The file is written when a model is compiled for training: before the first save, not with each save.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from ckpttool.trainers.mindformers.strategy import STRATEGY_FOLDER, strategy_fil
 _T = TypeVar("_T")
 
 MOST_PARAMETERS = 100_000
-"""Parameters of a stage. The largest models have tens of thousands, including optimizer states."""
+"""Maximum number of a stage's parameters. The largest models have tens of thousands, including optimizer states."""
 
 STRATEGY_LIMIT = 8 << 20
-"""Bytes. A real file has about 60 per parameter and optimizer state."""
+"""Maximum size in bytes. A real file has about 60 per parameter and optimizer state."""
 
 MOST_ARRANGEMENTS = 64
-"""Different distributions of the tensors of a stage; a model has about ten."""
+"""Maximum number of ways to distribute a stage's tensors; a model has about ten."""
 
 MOST_LOST = 4
-"""Ranks of a stage per existing shard, so that a number in a file cannot cause a long count."""
+"""Maximum number of a stage's ranks per existing shard, so that a number in a file cannot cause a long count."""
 
 _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
-"""Dimensions of a grid, far more than any model has."""
+"""Maximum size of a grid, and of its number of dimensions, both far above those of any model."""
 
 
 class SavedLayout(NamedTuple):
     """The distribution of one parameter over the ranks of its stage."""
 
     devices: tuple[int, ...]
-    """The ranks as a grid, the outermost side first."""
+    """The ranks as a grid, the outermost dimension first."""
     sliced_by: tuple[int, ...]
-    """Sides of the grid along which the parameter is sliced, counted from the innermost, 0."""
+    """Dimensions of the grid along which the parameter is sliced, counted from 0 for the innermost."""
     step: int
     """Distance between ranks that divide one slice, if the optimizer's states are sharded."""
     sharers: int
-    """Ranks that divide one slice; 0 if each rank has all of it, -1 for all ranks that would have the same slice."""
+    """Number of ranks that divide one slice; 0 if each rank has all of it, -1 for all ranks with the same slice."""
 
     @property
     def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -103,15 +103,15 @@ class StageStrategy(NamedTuple):
 
     @property
     def own_ranks(self) -> range:
-        """The ranks of the stage, as numbered in the complete training."""
+        """The ranks of the stage, as numbered in the complete training run."""
         return range(self.stage * self.ranks, (self.stage + 1) * self.ranks)
 
 
 def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
-    """Parse a strategy file of either form, recognized by its name.
+    """Parse a strategy file of either form; the file's name shows which form it has.
 
     Raises:
-        ParseError: It is invalid, or has no parameter.
+        ParseError: The file is invalid, or contains no parameter.
     """
     try:
         stages, stages_layouts = (_of_json if where.endswith(".json") else _of_protobuf)(data, where)
@@ -126,17 +126,17 @@ def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
 
 
 _Told = tuple[list[int], Iterator[tuple[str, SavedLayout | None]]]
-"""The stages that are named, and the parameters."""
+"""The stages that a file names, and the parameters."""
 
 _STRATEGIES, _LAYOUTS = 2 * 8 + 2, 3 * 8 + 2
 """Keys of `ParallelStrategyMap`: the operators' strategies, each with its stage, and the parameters' layouts."""
 _NAME, _CONTENT = 1 * 8 + 2, 2 * 8 + 2
-"""Keys of an item of either."""
+"""Keys of an item in either."""
 _STAGE = 1 * 8
 _GRID, _TENSOR_MAP, _SPLIT_SHAPE, _OFFSETS, _FIELD, _STEP, _SHARERS = 10, 18, 26, 34, 40, 48, 56
-"""Keys of `ParallelLayouts`, in its order."""
+"""Keys of `ParallelLayouts`, in the order of the message's fields."""
 _DIM, _DIMS = 1 * 8, 1 * 8 + 2
-"""Keys of a list of numbers, one by one as MindSpore writes them, or packed."""
+"""Keys of a list of numbers: one by one as MindSpore writes them, or packed."""
 
 
 def _of_protobuf(data: bytes, where: str) -> _Told:
@@ -229,7 +229,7 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
 
 
 def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
-    """Return a layout; None if it has unknown features, such as an embedding by fields or an unknown grid."""
+    """Return a layout; None if its features are unknown, such as an embedding by fields or an unknown grid."""
     is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
     if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):
         return None
@@ -244,8 +244,8 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
     """Return the slices of a checkpoint from the strategy files; None if these are missing or not reliable.
 
     MindSpore writes the same file for all ranks of a stage: two files per stage are read, and they must agree. The next
-    start of the training overwrites them: a file that is newer than the checkpoint belongs to another start, which may
-    have had another arrangement.
+    start of the training overwrites them: a file that is newer than the checkpoint belongs to a different start, which
+    may have had a different arrangement.
 
     Args:
         storage: The tree, next to the folder of the strategy files.
@@ -268,7 +268,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
 
 
 def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
-    """Return whether the saved ranks may belong to a training run on these ranks: a few shards may be lost."""
+    """Return whether the saved ranks may belong to a training run on these ranks, of which a few shards may be lost."""
     world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 
@@ -299,7 +299,7 @@ def _read(output: Storage, path: str) -> StageStrategy | None:
 
 
 def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint, rank: Rank) -> bool:
-    """Return whether a rank's file is not newer than its shards."""
+    """Return whether a rank's strategy file is not newer than the rank's shards."""
     written = output.stamp(path).modified_ns
     for shard in checkpoint.shards:
         if shard.rank == rank:
@@ -310,7 +310,7 @@ def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint,
 
 
 def _slices(stages: Iterable[StageStrategy]) -> dict[str, Mapping[Rank, int]]:
-    """Return each tensor's slices by rank, each numbered by its first rank, so that stages differ."""
+    """Return each tensor's slices by rank; each slice is numbered by its first rank, so that stages differ."""
     slices: dict[str, Mapping[Rank, int]] = {}
     for stage in stages:
         by_layout: dict[SavedLayout, Mapping[Rank, int]] = {}

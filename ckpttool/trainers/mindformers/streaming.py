@@ -1,4 +1,4 @@
-"""Streaming data: the position is in state files of the data loader, regardless of the config's skip."""
+"""Streaming data: the position is in the data loader's state files, whatever data skip the config sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUILT_BY_STAGE = (1, 3)
 _BUILT_BY_SLICE = (2, 3)
 _SHOWN = 8
 STATE_LIMIT = ByteCount(64 << 20)
-"""A few counters per file of the data set."""
+"""Maximum size: a state has a few counters per file of the data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class DatasetStates:
     missing: tuple[Rank, ...]
     """Ranks without a state file."""
     broken: tuple[tuple[Rank, str], ...]
-    """Ranks whose file the loader cannot load, and why."""
+    """Ranks whose file the loader cannot load, with the reason."""
     unread: tuple[tuple[Rank, str], ...]
-    """Ranks whose file could not be checked, and why."""
+    """Ranks whose file could not be checked, with the reason."""
 
 
 def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
-    """Find the state of each rank, as the loader will; its contents belong to the `datasets` library.
+    """Find the state of each rank as the loader will; its contents are the concern of the `datasets` library.
 
     Args:
         folder: The folder of the step.
@@ -64,8 +64,8 @@ def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None
 
     Source:
         is_dataset_built_on_rank: with `use_broadcast_data` (which is the default) the pipeline stages between the first
-        and the last get no data, and of the ranks that share a slice of the data only one reads it and sends it to the
-        others.
+        and the last get no data, and of the ranks that share a slice of the data, only one rank reads the slice and
+        sends it to the others.
     """
     if world is None:
         return None
@@ -82,7 +82,7 @@ def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None
 
 
 def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
-    """Return the folder of the state files from which the data continue; None if they restart, or none is named.
+    """Return the folder of the state files from which the data continue; None if they restart, or no folder is named.
 
     Source:
         BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, which reads no state at
@@ -93,7 +93,7 @@ def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
 
 
 def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> Iterator[Finding]:
-    """Report options that would move the data position, which only the state files determine.
+    """Report options that would move the data position, although only the state files determine it.
 
     Args:
         config: A config with streaming data.
@@ -141,10 +141,10 @@ def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
 
 
 def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple[Rank, str]]) -> Iterator[Finding]:
-    """Report the ranks without a readable state of the step.
+    """Report the ranks that have no readable state for the step.
 
     Args:
-        folder: Their expected folder.
+        folder: The expected folder of the state files.
         missing: Ranks without a file, ascending.
         broken: Ranks whose file is invalid, with the reason.
     """

@@ -11,20 +11,20 @@ TRAINER = "mindformers"
 """MindFormers' name in JSON, and in a config or a plan."""
 
 AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # not a set: a config may have a list here
-"""The modes in which the sizes of `parallel_config` count; in any other mode MindFormers resets them to 1."""
+"""The modes in which the sizes in `parallel_config` count; in any other mode, MindFormers resets these sizes to 1."""
 
 
 LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
-"""The switch between the layouts, in the form of all versions but one, and of MindFormers 1.7."""
+"""The switch between the layouts, in the form used by all versions except one, and in MindFormers 1.7's form."""
 
 TOP_ONLY = (
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
     "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 )  # fmt: skip
-"""Settings that are read only at the top level, although some pages of the documentation show otherwise."""
+"""Settings that are read only at the top level, although some documentation pages show otherwise."""
 
 KEPT_CHECKPOINTS = 5
-"""MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
+"""MindFormers' default for `keep_checkpoint_max` and `save_max`."""
 
 WHOLE_DATA_SET = -1
 """The sink size that means the complete data set."""
@@ -62,20 +62,20 @@ class StreamingData:
     """A data loader (HFDataLoader, formerly CommonDataLoader) that stores its position in files."""
 
     state_dir: str | None
-    """`dataset_state_dir` as written in the config: relative to the folder in which the training is started."""
+    """`dataset_state_dir` as written in the config, relative to the folder in which the training run is started."""
     broadcast: bool
-    """Whether some ranks get their data from others, and record no position."""
+    """Whether some ranks get their data from other ranks, and record no position."""
     level: int
-    """Level of broadcasting: 1 to inner pipeline stages, 2 to all ranks of a slice but one, 3 both."""
+    """Level of broadcasting: 1 for inner pipeline stages, 2 for all but one rank of a slice, 3 for both."""
     stages: int | None
-    """Pipeline stages."""
+    """Number of pipeline stages."""
     slices: int | None
-    """Parts into which a batch is sliced; None if unknown."""
+    """Number of parts into which a batch is sliced; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """The settings of a YAML config that a resume depends on. None means not set and without a known default.
+    """The settings of a YAML config that affect a resume. None means not set, and without a known default.
 
     The world size is data_parallel * model_parallel * pipeline_stage * context_parallel; the global batch size is
     computed as MindFormers 1.6 and later do; the prefix is that of the CheckpointMonitor callback; with one pipeline
@@ -88,44 +88,44 @@ class TrainConfig(RunConfig):
     load_ckpt_format: str
     """`ckpt` or `safetensors`; MindFormers' default is `ckpt`."""
     auto_trans_ckpt: bool
-    """Whether MindFormers re-slices a checkpoint of another world size while loading."""
+    """Whether MindFormers re-slices a checkpoint from a different world size while loading."""
     use_legacy_format: bool
-    """False means the `iteration_*` layout. A top-level `checkpoint:` section forces it too."""
+    """False means the `iteration_*` layout. A top-level `checkpoint:` section also forces this layout."""
     has_checkpoint_section: bool
     use_checkpoint_health_monitor: bool
     global_batch_size_1_3: int | None = None
     """The global batch size that MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False`
-    they count every device as a data-parallel one. None if they compute the same, or if it is unknown."""
+    they count every device as data-parallel. None if they compute the same size, or if the size is unknown."""
     health_check_picks: bool = False
     """Whether MindFormers 1.9 and later, in the newer layout, load the newest healthy iteration of the output folder
     instead of the requested one."""
     no_load_optim: bool = False
     """Whether the `checkpoint:` section loads only weights, which starts the training at step 0."""
     no_save_optim: bool = False
-    """Whether checkpoints of the newer layout are saved without optimizer state."""
+    """Whether checkpoints in the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
-    """The value in the config before a launch rewrites it; None if it is not set."""
+    """The value in the config before a launch rewrites the config; None if the value is not set."""
     reslices_by_time: bool = False
-    """Whether re-slicing takes the newest `.ckpt` of a rank's folder, instead of the last by name."""
+    """Whether re-slicing takes the newest `.ckpt` in a rank's folder, instead of the last by name."""
     sinks_all: bool = False
     """Whether a data sink is the complete data set (`sink_size: -1`)."""
     dataset_samples: int | None = None
-    """Samples in the training's data set, if the config contains their number (Megatron's `sizes`)."""
+    """Samples in the training run's data set, if the config contains their number (Megatron's `sizes`)."""
     legacy_switch: str = LEGACY_SWITCHES[0]
-    """The form of the layout switch in this config; the usual one if it has neither."""
+    """The form of the layout switch in this config; the usual form if the config has neither."""
     remove_redundancy: bool | None = None
-    """Whether shards are loaded as if each tensor were in only one shard; None if another file may set it."""
+    """Whether shards are loaded as if each tensor were in only one shard; None if a different file may set this."""
     use_parallel: bool | None = None
-    """None if another file may set it, which was not read."""
+    """None if a different file, which was not read, may set the value."""
     data_parallel: bool = False
     """True outside (semi-)automatic parallelism: each device reads its own data, and loads the file of its own rank.
-    World size and batch size then depend on the number of devices that are started, and no config contains them."""
+    World size and batch size then depend on the number of devices that are started, which no config contains."""
     device_batch_size: int | None = None
-    """Samples per batch of one device; only with `data_parallel`."""
+    """Samples per batch on one device; only with `data_parallel`."""
     shards_optimizer: bool = False
     """Whether devices with the same weights divide the optimizer's state."""
     streaming: StreamingData | None = None
-    """None if the training data are not streamed."""
+    """Settings for streaming data; None if the training data are not streamed."""
 
     def started_on(self, devices: int | None) -> TrainConfig:
         """Return the config for this number of devices, which determines the sizes in data-parallel mode."""
@@ -147,22 +147,22 @@ def with_trainer_defaults(config: RunConfig) -> TrainConfig:
 
 
 class ConfigView(View):
-    """A config with lookup by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
+    """A config whose values are looked up by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
 
     def callbacks(self, kind: str) -> list[str]:
-        """Return the keys of the callbacks of a type, in order: `callbacks.1`."""
+        """Return the keys of the callbacks with a type, in order: `callbacks.1`."""
         return [
             dotted(entry.key) for entry in self.inside("callbacks") if self.get(f"{dotted(entry.key)}.type") == kind
         ]
 
     @property
     def stages(self) -> int:
-        """Pipeline stages; always 1 without automatic parallelism."""
+        """Number of pipeline stages; always 1 without automatic parallelism."""
         return max(self.count("parallel_config.pipeline_stage"), 1) if self.is_auto_parallel else 1
 
     @property
     def is_auto_parallel(self) -> bool:
-        """Whether the sizes of `parallel_config` apply."""
+        """Whether the sizes in `parallel_config` apply."""
         mode = self.get("parallel.parallel_mode")
         return self.is_on("use_parallel") and (1 if mode is None else mode) in AUTO_PARALLEL
 

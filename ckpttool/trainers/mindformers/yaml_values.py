@@ -1,4 +1,4 @@
-"""Rules for values that YAML reads as another type; they apply to every YAML config of MindFormers."""
+"""Rules for values that YAML reads as a different type; these rules apply to every YAML config of MindFormers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def number_as_text(view: View) -> Iterator[Problem]:
-    """Find numbers with an exponent that are text in YAML 1.1, such as `1e-5`."""
+    """Find numbers with an exponent that YAML 1.1 reads as text, such as `1e-5`."""
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
@@ -65,7 +65,7 @@ def odd_numbers(view: View) -> Iterator[Problem]:
 
 
 def none_as_text(view: View) -> Iterator[Problem]:
-    """Find Python's None, which is text in YAML."""
+    """Find Python's None, which YAML reads as text."""
     for entry in view.entries:
         if entry.spelt == "None" and entry.value == "None":
             yield note(

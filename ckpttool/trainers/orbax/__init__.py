@@ -1,6 +1,6 @@
 """Orbax: saves of JAX training runs by its CheckpointManager.
 
-Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves of it.
+Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves by this version.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 RECORD = "_CHECKPOINT_METADATA"
 """File that names the items of a save."""
 RECORD_LIMIT = 16 << 20
-"""Bytes of this file; a real one has a few hundred."""
+"""Maximum bytes of this file; a real file has a few hundred."""
 TREE = "_METADATA"
-"""File in an item that names its arrays."""
+"""File in an item that names the item's arrays."""
 SHARDING = "_sharding"
-"""File in an item with JAX arrays: their distribution over devices."""
+"""File in an item with JAX arrays that records how the arrays are distributed over devices."""
 ARRAYS = "array_metadatas"
 """A folder in such an item."""
 FIRST_API = ".experimental.v1."
-"""In the names of the handlers of `orbax.checkpoint.v1`, which loads no JAX arrays without `_sharding`."""
+"""Part of the names of `orbax.checkpoint.v1` handlers, which load no JAX arrays without `_sharding`."""
 MARK = "commit_success.txt"
-"""Used only on object stores, where a folder cannot be renamed."""
+"""The commit mark, used only on object stores, because a folder cannot be renamed there."""
 
 SAVE = rf"(?s:(?P<prefix>.+)_)?(?P<step>[0-9]{{1,{STEP_DIGITS}}})"
 _UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def prefix_and_step(name: str) -> tuple[str, Step] | None:
-    """Return prefix and step of a save's name; None for another name."""
+    """Return the prefix and step in a save's name; None for any other name."""
     match = re.fullmatch(SAVE, name)
     return None if match is None else (match["prefix"] or "", Step(int(match["step"])))
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a name is temporary, to be renamed when the save is complete."""
+    """Return whether a name is temporary, and will change when the save is complete."""
     return _UNFINISHED in name
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the record in a save: other folders have similar names."""
+    """Recognize the record in a save, because other folders have similar names."""
     return any(RECORD in names for _, names in listing.inside(SAVE))
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save."""
+    """Map a save's folder and contents to the save."""
     name = folder.partition("/")[0]
     if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
         return None

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class OrbaxLayout(Untracked):
-    """One folder per step, renamed when it is complete."""
+    """One folder per step, which Orbax renames when the save is complete."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and its record; no store is read."""
+        """Read each save's names and record; no store is read."""
         from ckpttool.trainers.orbax.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -36,17 +36,17 @@ class OrbaxLayout(Untracked):
         return followed(storage, checkpoint)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether it writes a save under this temporary name."""
+        """Return whether Orbax writes a save under this temporary name."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder; a refusal if the training rated its saves, and keeps the best."""
+        """Return the save's own folder; refuse if the training script rated its saves, because Orbax keeps the best."""
         if dict(checkpoint.facts).get("metrics"):
             return Refusal(why="is rated by metrics, and only its training knows which checkpoints are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the record and the stores' manifests; each process reads its part of the arrays' data files."""
+        """Return the record and the stores' manifests; each process reads its own part of the arrays' data files."""
         from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.core.domain.shard import ShardRole
 

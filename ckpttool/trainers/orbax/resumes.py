@@ -1,6 +1,6 @@
-"""Settings that make Orbax restore exactly one step, its own choice, and the position in the data.
+"""Settings that make Orbax restore exactly one step, the step that Orbax chooses, and the position in the data.
 
-Source: `latest_step` in checkpoint_manager.py of orbax-checkpoint 0.12.8, and runs of it with damaged saves.
+Source: `latest_step` in checkpoint_manager.py of orbax-checkpoint 0.12.8, and its runs with damaged saves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_ITEM = "no item of the save contains the position in the data"
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Set the step or, for a bare checkpointer, the folder."""
+    """Set the step; for a checkpointer without a manager, set the folder."""
     path = inventory.path_of(checkpoint.name)
     by_step, by_path = (
         Place.parsed("code:manager.restore(step)"),
@@ -43,7 +43,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Choose the highest step with its final name: `latest_step()`."""
+    """Choose the highest step whose folder has its final name, as `latest_step()` does."""
     latest = max(start.inventory.checkpoints, key=lambda save: save.step or 0, default=None)
     if latest is None:
         return None, Outcome.SCRATCH, "latest_step() finds no step, so the script starts from scratch"
@@ -58,7 +58,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def effects(resume: Resume) -> Effects:
-    """Return whether an item contains the position in the data, according to the record's handlers."""
+    """Return whether an item contains the position in the data, according to the handlers in the record."""
     item = _loader(resume)
     if item is None:
         return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())

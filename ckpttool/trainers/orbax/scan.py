@@ -34,7 +34,7 @@ _NO_SHARDING = "orbax.checkpoint.v1 does not load an item with arrays of JAX wit
 _DATA = "d"
 """The folder of a store's data files."""
 _OF_PROCESS = "ocdbt.process_"
-"""Prefix of a process's own store, whose data files the item's store refers to."""
+"""Prefix of a process's own store; the item's store refers to the data files in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class _Record:
     """The record of a save."""
 
     items: dict[str, str]
-    """Names of handlers by item; the empty name is the save's own folder."""
+    """Names of handlers by item; an empty item name means the save's own folder."""
     metrics: int
-    """Number of metrics by which the training rated it."""
+    """Number of metrics by which the training script rated the save."""
     began_ns: int | None
     committed_ns: int | None
     """Time of the commit, in nanoseconds since 1970."""
@@ -75,7 +75,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Exclude names whose prefix no save with a record has: folders that only end in a number."""
+    """Exclude names whose prefix no save with a record has: such folders merely end in a number."""
     kept_saves = list(saves)
     bare = {
         save.name for save in kept_saves if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)
@@ -134,7 +134,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
 
 
 def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | None:
-    """Read the record of a save; without it, Orbax restores only if the items are specified."""
+    """Read the record of a save; if it is missing, Orbax restores the save only if the items are specified."""
     path = f"{name}/{RECORD}"
     try:
         record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
@@ -158,7 +158,7 @@ def _time(value: object) -> int | None:
 
 
 def _items(name: str, names: set[str], record: _Record | None, findings: list[Finding]) -> list[str]:
-    """Return the folders of a save's items; without a record, all candidates."""
+    """Return the folders of a save's items; without a record, return all candidates."""
     if record is None:
         return sorted(names - {RECORD, MARK, MANIFEST_NAME})
     escaping = sorted(item for item in record.items if "/" in item or (item and leads_out(item)))
@@ -182,11 +182,11 @@ class _Item:
     shards: tuple[Shard, ...]
     expected: tuple[str, ...]
     lacks_sharding: bool = False
-    """Return whether it has arrays of JAX without their sharding."""
+    """Return whether the item has JAX arrays without their sharding."""
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
-    """List the store of an item: its manifest, and the data files of the store and of each process."""
+    """List the store of an item: the manifest, and the data files of the store and of each process."""
     try:
         names = {entry.name: entry.kind for entry in storage.entries(folder)}
     except (FileNotFoundError, NotADirectoryError):

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _TREE_LIMIT = 64 << 20
 _MOST_READ = 64 << 20
 _IN_STORE = {"jax.Array", "np.ndarray", "scalar"}
-"""Kinds of values in the store; others, such as texts, are in separate files, or not saved."""
+"""Kinds of values that the store contains; others, such as texts, are in separate files, or not saved."""
 
 
 def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the data files that its stores need, and their minimum lengths.
+    """Add to a save the data files that its stores need, with their minimum lengths.
 
     Args:
         storage: The tree.
-        checkpoint: As scanned.
+        checkpoint: The checkpoint from the scan.
     """
     for manifest in [shard.path for shard in checkpoint.shards if shard.role is ShardRole.INDEX]:
         checkpoint = _followed(storage, checkpoint, manifest.rpartition("/")[0])
@@ -71,7 +71,7 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
 
 
 def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) -> Shard | None:
-    """Return a data file that the store refers to; None if it is missing."""
+    """Return a data file that the store refers to; None if the file is missing."""
     shard = by_path.get(path)
     if shard is not None:
         return replace(shard, least=ByteCount(least))
@@ -100,7 +100,7 @@ def _against(
 
 
 def _absent(storage: Storage, folder: str, arrays: frozenset[str]) -> Iterator[Finding]:
-    """Find arrays in the item's own list that are not in its store."""
+    """Find arrays that are in the item's own list, but not in its store."""
     path = f"{folder}/{TREE}"
     try:
         names = _named(storage.small_file(path, limit=_TREE_LIMIT), path)

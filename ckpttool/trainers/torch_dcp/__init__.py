@@ -1,6 +1,6 @@
 """torch.distributed.checkpoint (DCP): folders of slices, as custom training loops save them.
 
-Layouts of several trainers are based on it: `store` reads one such folder, `saves` a tree of them.
+Several trainers' layouts are based on DCP: `store` reads one such folder, `saves` a tree of such folders.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def is_own(name: str) -> bool:
 
 
 def is_committed(names: Iterable[str]) -> bool:
-    """Return whether the names in a folder include a record, which is written last."""
+    """Return whether the names in a folder include a record: the record is written last."""
     return any(name == METADATA or OF_RANK.fullmatch(name) for name in names)
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of its folders: no other way of saving writes these files."""
+    """Recognize the contents of DCP folders: no other way of saving writes these files."""
     return any(is_store(names) for _, names in listing.inside())
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save."""
+    """Map a save's folder and contents to the save."""
     from ckpttool.core.records import OWN_FOLDER  # help that lists the layouts reads no folder
     from ckpttool.core.storage.base import Kind
 

@@ -28,7 +28,7 @@ _OPTIMIZER = ("optim", "optimizer", "optimizers")
 
 
 class FoldersOfSlices(Untracked):
-    """Base of layouts in which each save is one such folder."""
+    """Base of layouts in which each save is one DCP folder."""
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read a record that is too large for a scan."""
@@ -41,7 +41,7 @@ class FoldersOfSlices(Untracked):
         return name.rpartition("/")[2] == UNFINISHED
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the record, and the slices: a value that is not divided over ranks may be in any of them."""
+        """Return the record and the slices: any slice file may contain a value that is not divided over ranks."""
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)
@@ -59,7 +59,7 @@ class TorchDcpLayout(FoldersOfSlices):
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, its record, and the counters that it refers to."""
+        """Read each save's names and record, and the counters that the record refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
         inventory = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves).scan(storage, listing, options)
@@ -69,14 +69,14 @@ class TorchDcpLayout(FoldersOfSlices):
         return replace(inventory, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Set the folder, which the application must name: torch does not choose one."""
+        """Set the folder, which the application must name, because torch does not choose a folder."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))
 
 
 def _renamed(name: str) -> Finding:
-    """Report a save next to a trainer's tracker whose name that trainer does not use."""
+    """Report a save next to a trainer's tracker if that trainer does not use the save's name."""
     trainers = TRACKERS[TRACKER]
     message = (
         f"{TRACKER} beside it is a tracker of {trainers}, and none of them uses such a name: the folder was renamed, "
@@ -90,7 +90,7 @@ def _renamed(name: str) -> Finding:
 
 
 def _saves(listing: Listing) -> Iterator[str]:
-    """Yield all folders with such files; one that cannot be listed may be a save."""
+    """Yield all folders with such files; a folder that cannot be listed may be a save."""
     for entry in listing.entries:
         if entry.kind is not Kind.FOLDER or entry.name == OWN_FOLDER:
             continue
@@ -102,7 +102,7 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 
 def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
-    """Find counters under the usual names of applications; other contents belong to the application."""
+    """Find counters under names that applications usually use; all other contents are application-specific."""
     from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 

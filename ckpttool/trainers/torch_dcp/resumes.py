@@ -1,4 +1,4 @@
-"""Effects of torch.distributed.checkpoint on a resume: it loads the named save, and moves no data."""
+"""Effects of torch.distributed.checkpoint on a resume: it loads the named save, but does not move the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN = "torch.distributed.checkpoint does not restore the position in the data: 
 
 
 def effects(resume: Resume) -> Effects:
-    """Return how many samples were read, if the save shows it; only the script decides where they continue."""
+    """Return how many samples were read, if the save shows this; only the script decides where the data continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())
@@ -27,7 +27,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def choose(start: OwnStart) -> ChoiceUnknown:
-    """Report that nothing is chosen.
+    """Report that torch chooses no save.
 
     Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default for the newest.
     """

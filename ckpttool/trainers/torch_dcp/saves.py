@@ -1,4 +1,4 @@
-"""A tree in which each save is one folder of torch.distributed.checkpoint, with the facts in its record."""
+"""A tree in which each save is one folder of torch.distributed.checkpoint, with the facts in the save's record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 _NEWEST = 4
-"""Saves whose records are read in a scan even if they are large: a choice rarely goes further back."""
+"""Number of saves whose records a scan reads even if they are large: a choice rarely goes further back."""
 
 STEPS = frozenset({"step", "global_step", "iteration", "iter", "num_steps"})
 SAMPLES = frozenset({"consumed_samples", "samples_seen", "consumed_train_samples"})
@@ -35,24 +35,24 @@ BATCHES = frozenset({"global_batch_size", "gbs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecord:
-    """The record of a save about the training."""
+    """What a save's record says about the training run."""
 
     scalars: Scalars = Scalars()
     content: Content = Content.UNKNOWN
     named: NamedStep | None = None
-    """The step in its name."""
+    """The step in the save's name."""
     facts: Facts = ()
 
 
 Reading = Callable[[Storage, str, DcpStore], SaveRecord]
-"""Returns the facts in a save: takes the tree, the save's folder, and its record."""
+"""Returns the facts in a save, given the tree, the save's folder, and its record."""
 
 
 class ReadFolder(Protocol):
     """Reader of a save's folder."""
 
     def __call__(self, storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-        """Read the names and the record, unless that is larger than the limit."""
+        """Read the names and the record, unless the record is larger than the limit."""
         ...
 
 
@@ -63,12 +63,12 @@ class SaveTree:
     layout: str
     reading: Reading
     is_save: Callable[[Listing], Iterable[str]]
-    """Names the folders that are saves."""
+    """Returns the names of the folders that are saves."""
     read_folder: ReadFolder = read_store
-    """Reads a save's names and its record."""
+    """Reads a save's names and record."""
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and its record.
+        """Read each save's names and record.
 
         Args:
             storage: The tree.
@@ -134,16 +134,16 @@ def _cut_off(save: Checkpoint) -> Checkpoint:
 
 
 def progress(storage: Storage, folder: str, store: DcpStore, keys: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Return integers that a save has besides its tensors.
+    """Return integers that a save contains in addition to its tensors.
 
     Args:
         storage: The tree.
         folder: The folder of the save.
-        store: Its record.
+        store: The record of the save.
         keys: The possible names of each result: the complete name, or its last part.
 
     Returns:
-        The numbers with exactly one matching name; a boolean is not a number.
+        The numbers that have exactly one matching name; a boolean does not count as a number.
     """
     places = value_slices(store)
     places_by_key = {

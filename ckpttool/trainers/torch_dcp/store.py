@@ -1,6 +1,6 @@
 """A folder of torch.distributed.checkpoint by any writer: `.metadata` and the `.distcp` files that it names.
 
-Layouts of several trainers have such folders, as complete saves or as parts of them.
+Several trainers' layouts have such folders, as complete saves or as parts of saves.
 
 Source:
     `torch/distributed/checkpoint/filesystem.py` of torch 2.13: `.metadata` is written last, through `.metadata.tmp`; if
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 AT_A_SCAN = 64 << 10
 """Maximum bytes of a record that is read for every save of a tree: about 300 slices, and tens of milliseconds."""
 OF_THE_NEWEST = 4 << 20
-"""The same for the few saves likely to be chosen, and for those without a step in their names: about 20,000 slices."""
+"""The same for the few saves likely to be chosen, and for saves without a step in their names: about 20,000 slices."""
 
 _MOST_MISSING = 4096
 
@@ -47,15 +47,15 @@ class DcpStore:
     """The contents of such a folder. Paths are relative to the tree's root."""
 
     shards: tuple[Shard, ...]
-    """The existing `.distcp` files that belong to it, by path; all of them if no record was read."""
+    """The existing `.distcp` files that belong to the folder, by path; all of them if no record was read."""
     expected: tuple[str, ...] | None
-    """The files that its record names, sorted; the existing files if it is too large to be read in a scan. None if
+    """The files that its record names, sorted; the existing files if the record is too large for a scan. None if
     there is no record, or the record is broken."""
     commit: CommitState
     findings: tuple[Finding, ...]
-    """Problems of its record, and files that no record names."""
+    """Problems with the record, and files that no record names."""
     metadata: DcpMetadata | None
-    """The contents of its record; None if none was read, or it is broken."""
+    """The contents of the record; None if no record was read, or it is broken."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
     Args:
         storage: The tree.
         folder: A path relative to its root; empty for the root itself.
-        sizes: Also read every shard's stamp, which takes one more call per file.
-        most: Bytes of the record up to which it is read. `with_own_records` reads larger records.
+        sizes: Whether to read every shard's stamp as well, which takes one more call per file.
+        most: Maximum bytes of a record that is read. `with_own_records` reads larger records.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -93,15 +93,15 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
 
 
 def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
-    """Return a save with the records that were too large to read in a scan.
+    """Add to a save the records that were too large to read in a scan.
 
     Args:
         storage: The tree.
-        checkpoint: As scanned.
-        folders: Its folders that this module reads; empty for the root.
+        checkpoint: The checkpoint from the scan.
+        folders: The save's folders that this module reads; empty for the root.
 
     Raises:
-        OSError: A folder cannot be listed, or its record cannot be checked.
+        OSError: A folder cannot be listed, or the record in it cannot be checked.
     """
     for folder in folders:
         listed = [shard for shard in checkpoint.shards if shard.path.startswith(_below(folder, "__"))]
@@ -173,7 +173,7 @@ def _unfinished(folder: str) -> Finding:
 def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
-    """Read the record, or those of all ranks; none if one is too large; none, with findings, if one is invalid."""
+    """Read the record, or all ranks' records; return none if one is too large, or, with findings, if one is invalid."""
     from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree with only names needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
@@ -212,7 +212,7 @@ def _over_limit(path: str) -> Finding:
 
 
 def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
-    """Combine each rank's record of its own parts of a tensor."""
+    """Combine the ranks' records of their own parts of each tensor."""
     tensors: dict[str, SplitTensor] = {}
     for part in parts:
         for name, tensor in part.tensors.items():
@@ -223,7 +223,7 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
 
 
 def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Find ranks below the highest of any file that have no record of their own."""
+    """Find ranks without a record of their own, up to the highest rank of any file."""
     ranks = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
     wrote = ranks | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
     missing = (rank for rank in range(max(wrote) + 1) if rank not in ranks)
@@ -250,7 +250,7 @@ def _torn(path: str, why: str) -> Finding:
 def _compared(
     storage: Storage, folder: str, shards: Iterable[Shard], metadata: DcpMetadata, earlier: Iterable[Finding]
 ) -> DcpStore:
-    """Compare the record with itself and with the existing names."""
+    """Check the record for contradictions within it and with the existing names."""
     record = _below(folder, METADATA)
     findings = [*earlier, *_unsafe(record, metadata)]
     files = _Files(metadata.slices)
@@ -291,7 +291,7 @@ def _compared(
 
 
 class _Files:
-    """Totals of the slices, file by file and name by name: half a million are checked once."""
+    """Totals of the slices, by file and by name: half a million slices are checked only once."""
 
     __slots__ = ("changed", "ends", "odd", "slices")
 
@@ -333,7 +333,7 @@ def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> F
 
 
 def _is_raw(metadata: DcpMetadata) -> bool:
-    """Return whether one slice is as long as the tensor's data: then it has no archive of `torch.save` around it."""
+    """Return whether one slice is as long as the tensor's data, and so has no archive of `torch.save` around it."""
     for slice_ in metadata.slices:
         tensor = metadata.tensors.get(slice_.name)
         digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
@@ -343,7 +343,7 @@ def _is_raw(metadata: DcpMetadata) -> bool:
 
 
 def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
-    """Find bytes of a file that belong to no slice, or to two."""
+    """Find bytes of a file that belong to no slice, or to two slices."""
     spans = sorted({(slice_.offset, slice_.offset + slice_.length) for slice_ in slices})
     for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
         if begin != end:
@@ -375,7 +375,7 @@ def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int])
     Args:
         name: The name of the tensor.
         tensor: The tensor as the record declares it.
-        volumes: Volumes of shapes that were computed before.
+        volumes: Cache of volumes by shape.
     """
     shape, covered = tensor.shape, 0
     for offsets, sizes in tensor.chunks:
@@ -407,7 +407,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
         slices: The slices to read, by name.
 
     Returns:
-        Plain values by name, with inert objects in place of class instances, and without unreadable values.
+        Plain values by name, excluding unreadable values; inert objects replace class instances.
     """
     from ckpttool.core.formats.torch.plain import plain_values
 
@@ -424,7 +424,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
 
 
 def value_slices(store: DcpStore) -> dict[str, Slice]:
-    """Return the place of each value that is not a tensor, by its name."""
+    """Return the place of each value that is not a tensor, by the value's name."""
     if store.metadata is None:
         return {}
     values = set(store.metadata.values)

@@ -1,4 +1,4 @@
-"""torchtitan: `checkpoint/step-N/`, each a folder of torch.distributed.checkpoint."""
+"""torchtitan: `checkpoint/step-N/`, in which each folder is one of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SAVE = "step-([0-9]{1,18})"
 INDEX = "model.safetensors.index.json"
 """The sign of a save in Hugging Face's form."""
 SECTION = "checkpoint"
-"""Section of its config with the settings of saves."""
+"""Section of a config that contains the settings for saves."""
 ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
-"""The switch for saves: in 0.2 and later, and in 0.1."""
+"""The switch for saves, in version 0.2 and later, and in version 0.1."""
 LEFT_OUT = f"{SECTION}.exclude_from_loading"
 STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
 """Prefixes of the names of everything except weights."""
 
 _OWN = b"train_state"
-"""Name in the record of every save of torchtitan, except those with only weights."""
+"""Name in the record of every torchtitan save, except saves with only weights."""
 
 _OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
 """Names in the record of any save with more than weights: optimizer state, or values that are not tensors."""
@@ -45,7 +45,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save."""
+    """Map a save's folder and contents to the save."""
     name = folder.partition("/")[0]
     return Part.of_save(name) if re.fullmatch(SAVE, name) else None
 

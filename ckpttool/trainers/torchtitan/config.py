@@ -58,7 +58,7 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
 
 
 def left_out(view: View) -> list[str]:
-    """Return the parts of a save that it does not load."""
+    """Return the parts of a save that torchtitan does not load with this config."""
     names = view.raw(LEFT_OUT)
     if isinstance(names, str):
         names = names.split(",")

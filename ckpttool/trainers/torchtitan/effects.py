@@ -1,9 +1,9 @@
-"""Effects of torchtitan on a resume: the position of its loaders, and the numbers of ranks that they refuse.
+"""Effects of torchtitan on a resume: its loaders' position, and the numbers of ranks that the loaders refuse.
 
 Source:
     `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
-    its own number, with the number of ranks; another number of ranks is refused. Tried with saves of 4 ranks: 2 ranks
-    stop with an AssertionError ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
+    its own number, with the number of ranks; a different number of ranks is refused. Tested with saves of 4 ranks: 2
+    ranks stop with an AssertionError ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _effects_of(position: GoesOn, *, remedy: str | None = None) -> Effects:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Object to another number of data-parallel ranks, as far as the requested sizes show it."""
+    """Object to a different number of data-parallel ranks, as far as the requested sizes show this number."""
     saved = dict(checkpoint.facts).get(DP)
     if saved is None:
         return ()

@@ -1,7 +1,7 @@
 """A save in Hugging Face's form, written by `last_save_in_hf`: safetensors and an index that names them.
 
 Source:
-    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0, without a real run.
+    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0; not tested with a real run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckpttool.trainers.torchtitan import INDEX
 
 
 def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-    """Read a save's names and its record, in either form.
+    """Read a save's names and record, in either form.
 
     Raises:
         OSError: The folder cannot be listed.

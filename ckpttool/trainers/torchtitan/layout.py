@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class TorchtitanLayout(FoldersOfSlices):
-    """One folder per save, named by its step."""
+    """One folder per save; the name contains the step."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, its record, and the counters that it refers to."""
+        """Read each save's names and record, and the counters that the record refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
@@ -50,7 +50,7 @@ class TorchtitanLayout(FoldersOfSlices):
         return replace(inventory, findings=in_order((*taken, *rest)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Set the step in the folder that the config already names, or the path for a save with only weights."""
+        """Set the step in the folder that the config already names, or the path if the save has only weights."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
@@ -86,7 +86,7 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
 
 
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
-    """Return whether only weights were saved, judged by the names of the saved values."""
+    """Return whether a save contains only weights, judged by the names of the saved values."""
     if store.metadata is not None:
         return (
             Content.FULL if any(tensor_name.startswith(STATE) for tensor_name in store.names) else Content.WEIGHTS_ONLY

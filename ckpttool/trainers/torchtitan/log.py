@@ -1,4 +1,4 @@
-"""torchtitan's training logs: a line for each logged step, coloured or not, and one for each validation."""
+"""torchtitan's training logs: one line per logged step, coloured or not, and one line per validation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEMBERED = 64
 
 
 class TorchtitanLog:
-    """The output of its ranks: `step:  9  loss:  4.06968  grad_norm:  8.0625  memory: …`.
+    """The output of torchtitan's ranks: `step:  9  loss:  4.06968  grad_norm:  8.0625  memory: …`.
 
     Source:
         `MetricsProcessor.log` and `log_validation` in torchtitan/components/metrics.py.

@@ -1,4 +1,4 @@
-"""torchtitan's own choice: the highest number in the name of any entry that looks finished.
+"""The save that torchtitan chooses: the highest number in the name of any entry that looks finished.
 
 Source:
     `CheckpointManager._find_load_step` of torchtitan 0.3.0: `re.search("step-([0-9]+)")` over all entries of the folder
@@ -43,7 +43,7 @@ _MARKS = frozenset({METADATA, INDEX})
 
 
 def _numbered(listing: Listing) -> Iterator[tuple[int, str]]:
-    """Yield each entry that it considers, with the number that it finds in the name.
+    """Yield each entry that torchtitan considers, with the number that it finds in the name.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -55,7 +55,7 @@ def _numbered(listing: Listing) -> Iterator[tuple[int, str]]:
 
 
 def strays_taken(listing: Listing) -> Iterator[Finding]:
-    """Find entries that are not saves and make it load a missing or unfinished one.
+    """Find entries that are not saves, but make torchtitan load a missing or unfinished save.
 
     Args:
         listing: The names in the tree's root.
@@ -80,7 +80,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the `[checkpoint]` of its config: whether it is on, its folder, step, and excluded parts.
+    """Use the `[checkpoint]` section of the config: whether it is on, and its folder, step, and excluded parts.
 
     Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2, `_states_to_load` of 0.3.0.
     """
@@ -95,7 +95,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def _place(view: View) -> str | None:
-    """Return the folder that it searches; None if unknown."""
+    """Return the folder that torchtitan searches; None if unknown."""
     dump, folder = view.get(_DUMP), view.get(f"{SECTION}.folder")
     if dump is None and folder is None:
         return None
@@ -112,7 +112,7 @@ def _of_other_folder(start: OwnStart, view: View) -> ConfigChoice | None:
 
 
 def _of_other_parts(view: View) -> ConfigChoice | None:
-    """Return the effect of excluded parts, except data loaders, which the position in the data covers."""
+    """Return the effect of excluded parts, apart from data loaders, which the position in the data covers."""
     names = left_out(view)
     wrong = [name for name in names if name not in {"dataloader", *_ANEW}]
     mend = f"remove {' and '.join(name for name in names if name != 'dataloader')} from `exclude_from_loading`"
@@ -145,7 +145,7 @@ def _of_step(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Choose the highest number, with `--checkpoint.load_step -1`, the default."""
+    """Choose the highest number, as `--checkpoint.load_step -1`, the default, does."""
     try:
         numbered = list(_numbered(list_root(start.storage)))
     except OSError as error:
@@ -165,7 +165,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return why it stops at a save; None if it loads it."""
+    """Return why torchtitan stops at a save; None if it loads the save."""
     # It uses the state in the save: a folder with another number is also loaded.
     against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 ROLES = ("actor", "critic")
-"""Folders of a save, one per trained model; any other folder with a rank's file also counts."""
+"""Folders in a save, one per trained model; any other folder with a rank's file also counts."""
 OWN_ROLE = ""
-"""Role in the SFT trainer's saves: it trains one model, whose files are in the save's folder itself."""
+"""Role in the SFT trainer's saves: this trainer trains one model, whose files are in the save's folder itself."""
 DATA = "data.pt"
 """Position of the data loader; the driver has one for all ranks."""
 DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
@@ -34,7 +34,7 @@ KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": 
 
 
 def holds_a_model(names: Iterable[str]) -> bool:
-    """Return whether a folder is that of one model, with a file of a rank."""
+    """Return whether a folder is the folder of one model, with a rank's file in it."""
     return any(re.fullmatch(STATES, name) for name in names)
 
 
@@ -44,7 +44,7 @@ def is_data(name: str) -> bool:
 
 
 def step_of(name: str) -> Step | None:
-    """Return the step of a save's folder; None for another name."""
+    """Return the step in the name of a save's folder; None for any other name."""
     match = re.fullmatch(SAVE, name)
     return None if match is None else Step(int(match[1]))
 
@@ -55,12 +55,12 @@ def folder_of(step: Step) -> str:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the models in a save, or their folders; other trainers also write the tracker."""
+    """Recognize the models in a save, or their folders, because other trainers also write the tracker."""
     return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save, and the tracker to all saves."""
+    """Map a save's folder and contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Effects of verl on a resume: the position of its data loader, and the numbers of ranks that it cannot use.
+"""Effects of verl on a resume: its data loader's position, and the numbers of ranks that verl cannot use.
 
 Source: runs of torchdata 0.11.0: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves
 inside its loop, yields no batch after a restore; any other loader continues with the next batch.
@@ -34,13 +34,13 @@ _STATE = "the driver's single loader continues from its own state"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, after which torchdata 0.11 yields no batches"
 _AS_THEY_WERE = "the data set and data.train_batch_size are unchanged"
 _MOST_SAVES = 16
-"""Number of saves whose loaders are read for the minimum length of an epoch."""
+"""Maximum number of saves whose loaders are read to find the minimum length of an epoch."""
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position of the loader: the driver has one for all ranks, so their number changes nothing.
+    """Return the position of the loader: only the driver has a loader, so the number of ranks changes nothing.
 
-    The SFT trainer has no driver: the position of its loaders is unknown.
+    The SFT trainer has no driver, so the position of its loaders is unknown.
     """
     checkpoint = resume.plan.point.checkpoint
     state = _loaders_state(checkpoint)
@@ -74,7 +74,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return a loader state that the SFT trainer saved; None if it does not exist, or is the driver's."""
+    """Return a loader state that the SFT trainer saved; None if it is missing, or the driver saved it."""
     names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
@@ -92,7 +92,7 @@ def _is_within(batches: int | None) -> str:
 
 
 def _goes_further(resume: Resume, batches: int) -> bool:
-    """Return whether an epoch is known to have more batches: another save was made later in an epoch."""
+    """Return whether an epoch is known to have more batches, because a different save was made later in an epoch."""
     checkpoint = resume.plan.point.checkpoint
     saves = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
     return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in saves[-_MOST_SAVES:])
@@ -109,7 +109,7 @@ def _yielded(resume: Resume, path: str) -> int | None:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Object to another number of ranks: it is in the names of the files that each rank opens."""
+    """Object to a different number of ranks: the names of the files that each rank opens contain this number."""
     saved = AskedSizes(world=checkpoint.topology.world_size)
     refuses = "verl looks for files with the number of ranks in their names"
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class VerlLayout(WrittenTogether):
-    """One folder per save, shared by all ranks, with a tracker file next to them."""
+    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, its small records, and the tracker."""
+        """Read each save's names and small records, and the tracker."""
         from ckpttool.trainers.verl.scan import scan_saves
 
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
+        """Return the save unchanged: the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
@@ -48,7 +48,7 @@ class VerlLayout(WrittenTogether):
         return Members(paths=(checkpoint.name,), records=data)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return none: each rank reads its own files, and one process the tracker and the position in the data."""
+        """Return an empty list: each rank reads its own files, and one process reads the tracker and data position."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -63,7 +63,7 @@ class VerlLayout(WrittenTogether):
         return {} if step is None else tracker_naming(checkpoint.name, step)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder, and set `resume_mode`, which is `auto` otherwise."""
+        """Name the save's folder, and set `resume_mode`, which is otherwise `auto`."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

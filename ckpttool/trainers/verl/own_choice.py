@@ -1,4 +1,4 @@
-"""verl's own choice: the save in its tracker, or none."""
+"""The save that verl chooses: the save in its tracker, or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Choose the save in the tracker, or none, with `trainer.resume_mode=auto`.
+    """Choose the save in the tracker, or none, as `trainer.resume_mode=auto` does.
 
     Source: `find_latest_ckpt_path` in verl/utils/checkpoint/checkpoint_manager.py; each rank loads its own files.
     """
@@ -39,7 +39,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return why it stops at a save; None if it loads it."""
+    """Return why verl stops at a save; None if it loads the save."""
     findings = (
         finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES
     )  # it does not need a step

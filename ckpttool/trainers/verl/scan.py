@@ -58,9 +58,9 @@ from ckpttool.trainers.verl import (
 from ckpttool.trainers.verl.loader import batches_in
 
 _LOADER_LIMIT = 1 << 20
-"""Bytes of a loader's state that are compared; a real one has about 2,000."""
+"""Maximum bytes of a loader's state to compare; a real state has about 2,000."""
 _MOST_PARAMETERS = 4
-"""Parameters whose optimizer steps are read: all trained ones have the same number, or nearly."""
+"""Number of parameters whose optimizer steps are read: all trained parameters have nearly the same number."""
 _OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
 
 
@@ -69,25 +69,25 @@ class _RoleFolder:
     """The folder of one model in a save."""
 
     path: str
-    """`global_step_3/actor`; the save's own folder if its files are in it."""
+    """`global_step_3/actor`; the save's own folder if the model's files are in it."""
     name: str
     """`actor`; empty for the save's folder."""
     shards: tuple[Shard, ...]
     kinds: frozenset[str]
     """Kinds of files that any rank has."""
     worlds: Counter[int]
-    """Files by the number of ranks in their names."""
+    """Number of files by the number of ranks in their names."""
     findings: tuple[Finding, ...]
 
     @property
     def world(self) -> int | None:
-        """The most common world size in the names; None if there is no file."""
+        """The most common world size in the names; None if there are no files."""
         return max(self.worlds, key=lambda world: (self.worlds[world], world)) if self.worlds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """A save according to its names."""
+    """A save, judged by its names."""
 
     name: str
     roles: tuple[_RoleFolder, ...]
@@ -96,17 +96,17 @@ class _Save:
 
     @property
     def is_bare(self) -> bool:
-        """Whether it contains only the position of a data loader."""
+        """Whether the save contains only the position of a data loader."""
         return not (self.roles or self.findings)
 
     @property
     def is_fine_tuning(self) -> bool:
-        """Whether the SFT trainer wrote it."""
+        """Whether the SFT trainer wrote the save."""
         return any(role.name == OWN_ROLE for role in self.roles)
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names and the state of its data loader; without a tracker, also its number of updates.
+    """Read each save's names and the state of its data loader; without a tracker, also the number of updates.
 
     Args:
         storage: The tree.
@@ -148,7 +148,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: Tracked | None) -> Iterator[Checkpoint]:
     """Suspect a number beyond the tracker that neither the loader's batch count nor the order of saves confirms.
 
-    Without a tracker the lowest number counts as correct, unless its own count contradicts it.
+    Without a tracker, the lowest number counts as correct, unless that save's own count contradicts it.
     """
     named_step = None if tracked is None else tracked.step or 0
     beyond = [save for save in saves if named_step is None or (save.step or 0) > named_step]
@@ -177,13 +177,13 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
-    """Return whether the training takes several batches per step, for example to filter: counts are then not steps."""
+    """Return whether each step takes several batches, for example to filter them, so that counts are not steps."""
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
-    """Suspect the numbers of saves that each have the batch count of another one: their names were swapped."""
+    """Suspect the numbers of saves that each have a different save's batch count, because their names were swapped."""
     exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
@@ -203,13 +203,13 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return the saves whose batch counts form a cycle: the step that each counts, by the step in its name.
+    """Return saves whose batch counts form a cycle: by the step in each name, the step that the save counts.
 
     With one batch per step, a step minus its count is the number of batches in the epochs before, a multiple of the
     batches per epoch: no such number leads from one correctly named save to another.
 
     Args:
-        counts: Batches of its epoch that each save read, by the step in its name.
+        counts: Number of batches that each save had read in its epoch, by the step in its name.
     """
     swaps: dict[int, int] = {}
     for before in {0, *(step - count for step, count in counts.items() if step > count)}:
@@ -226,10 +226,10 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
 def _with_other_updates(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Checkpoint]:
-    """Suspect the numbers of saves that count another number of updates.
+    """Suspect the numbers of saves that count a different number of updates.
 
-    A run that started with the weights of another, or that trains only its critic at first, counts fewer in all of its
-    saves, by the same number. Several updates per step are usual.
+    A run that started with a different run's weights, or that trains only its critic at first, counts fewer in all of
+    its saves, by the same number. Several updates per step are usual.
     """
     lags = Counter((save.step or 0) - updates[save.name] for save in saves if save.name in updates)
     most = 0
@@ -257,7 +257,7 @@ def _other_updates(save: Checkpoint, count: int | None, made: int) -> Finding:
 def _named_only(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Finding]:
-    """Report if the step of the newest unsuspicious save is known only from its name."""
+    """Report if only the name shows the step of the newest save that is not suspicious."""
     believed = [save for save in saves if all(finding.code is not Code.STEP_DISAGREES for finding in save.findings)]
     for save in believed[-1:]:
         if save.step not in {counts.get(save.name), updates.get(save.name)}:
@@ -282,19 +282,19 @@ def _rename(save: Checkpoint) -> str:
 
 
 def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read the number of batches in its epoch that each save's data loader counts, by the save's name."""
+    """Read how many batches of its epoch each save's data loader counts, by the save's name."""
     read = map_waiting(lambda save: batches_in(first_value(storage, [_loader_path(save)])), saves)
     return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
 
 
 def _updates(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read the number of updates that each save counts, the maximum over its models, by the save's name."""
+    """Read how many updates each save counts, by the save's name; the highest number over its models is used."""
     read = map_waiting(lambda save: max(_updates_of_roles(storage, save), default=0), saves)
     return {save.name: made for save, made in zip(saves, read, strict=True) if made}
 
 
 def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
-    """Yield the schedule's count of each model in the file of one rank; without a schedule, the optimizer's."""
+    """Yield the count of each model's schedule, from one rank's file; without a schedule, the optimizer's count."""
     paths: dict[tuple[str, ShardRole], str] = {}
     for shard in save.shards:
         if shard.rank is not None:
@@ -309,7 +309,7 @@ def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
 
 
 def _steps_of(storage: Storage, path: str) -> list[int]:
-    """Return the number of steps that an optimizer made with some of its parameters."""
+    """Return the number of steps that an optimizer has made with some of its parameters."""
     from ckpttool.core.formats.scalars import read_single
     from ckpttool.core.formats.torch.contents import torch_contents
     from ckpttool.core.formats.torch.zip_directory import read_zip_directory
@@ -326,13 +326,13 @@ def _steps_of(storage: Storage, path: str) -> list[int]:
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
-    """Return whether a number beyond the tracker is that of the next save, or of the batches read.
+    """Return whether a number beyond the tracker is that of the next save, or agrees with the batches read.
 
     Args:
-        step: The step in its name.
-        count: Batches of its epoch that were read; None if unknown.
-        steps: Steps of the saves before it, ascending.
-        counts: Their batches by their steps.
+        step: The step in the save's name.
+        count: Number of batches read in the save's epoch; None if unknown.
+        steps: Steps of the saves before this save, ascending.
+        counts: The number of batches that those saves had read, by step.
     """
     gap = step - steps[-1]
     is_next = any(after - before == gap for before, after in pairwise(steps)) or not any(step_ % gap for step_ in steps)
@@ -349,7 +349,7 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
 
 
 def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
-    """Return the folders from which verl's own retention removed the models: at least one newer save has some.
+    """Return the folders whose models verl's own retention removed: at least one newer save still has models.
 
     Source: `max_actor_ckpt_to_keep`, which deletes `actor/` and keeps `data.pt` next to it.
     """
@@ -385,7 +385,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
 
 
 def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Return whether an entry of a save's folder is that of one model; an unreadable entry may be."""
+    """Return whether an entry in a save's folder is the folder of one model; an unreadable entry may be one."""
     if name in ROLES:
         return True
     if kind is not Kind.FOLDER:
@@ -465,7 +465,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
 
 
 def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Mapping[str, int]) -> list[Checkpoint]:
-    """Read identities to detect copies, if the data loaders of two saves have equal positions, or unknown ones."""
+    """Read identities to detect copies, if the loaders of two saves have equal positions, or unknown positions."""
     by_digest: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
     for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
         by_digest[state].append(save)
@@ -483,7 +483,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Ma
 
 
 def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
-    """Return the content of `data.pt`; None if it does not exist, or is larger than a loader's state."""
+    """Return the content of `data.pt`; None if the file does not exist, or is larger than a loader's state can be."""
     try:
         return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
     except OSError:  # the check of every file reports its problems
@@ -496,9 +496,9 @@ def _loader_path(save: Checkpoint) -> str:
 
 
 def _identity(storage: Storage, save: Checkpoint) -> str | None:
-    """Return the checksums inside one rank's files; None if a file of weights has none.
+    """Return the checksums inside one rank's files; None if a file with weights has no checksums.
 
-    An actor that is not trained yet is equal in all saves, and the files next to it are not.
+    An actor that is not trained yet is equal in all saves, but the files next to it are not.
     """
     models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
     own_shards = [shard for shard in save.shards if models and shard.rank == models[0].rank]
@@ -518,14 +518,14 @@ def _checksums(storage: Storage, path: str) -> str | None:
 
 
 def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
-    """Return the kinds of files of a role in any save: the training's config decides them for all saves."""
+    """Return the kinds of files that a role has in any save: the training run's config decides them for all saves."""
     return frozenset(
         kind for save in saves for role_state in save.roles if role_state.name == role for kind in role_state.kinds
     )
 
 
 def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
-    """Yield the files of all data-parallel ranks' loaders, whose number another save of equal size shows."""
+    """Yield the files of all data-parallel ranks' loaders; a different save of equal size shows how many there are."""
     worlds = {role.world for role in save.roles}
     same_world = [
         save_seen
@@ -544,7 +544,7 @@ def _content(kinds: frozenset[str]) -> Content:
 
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
-    """Find files that other saves have and this one lacks."""
+    """Find files that other saves have and this save lacks."""
     elsewhere = {role.name for save_seen in saves for role in save_seen.roles if role.kinds} - {
         role.name for role in save.roles
     }
@@ -559,7 +559,7 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
 
 
 def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker. It is written last, and never by asynchronous saves, so it proves nothing about a save."""
+    """Read the tracker, which is written last, and never by asynchronous saves, so it proves nothing about a save."""
     try:
         step = tracked_step(storage)
     except FileNotFoundError:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.strict_json import Json, JsonObject
 
 _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
-"""A key of `storage_data`, in Python's form of a pair of a name and the numbers of a slice."""
+"""A key of `storage_data`, in Python's form of a pair: a name, and the numbers of a slice."""
 
 _Slice = tuple[str, tuple[int, ...]]
 
@@ -52,7 +52,7 @@ def parse_slice(key: str, what: str) -> tuple[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=65536)
 def _numbers_in(text: str) -> tuple[int, ...]:
-    """Return the numbers of a slice; all tensors have the same ones."""
+    """Return the numbers of a slice; cached, because many tensors have the same numbers."""
     return tuple(map(int, re.findall("[0-9]+", text)))
 
 
@@ -60,9 +60,9 @@ class Entries(NamedTuple):
     """The contents of a metadata.json."""
 
     by_file: Mapping[str, RecordedEntries]
-    """The tensors of each file, by its name in the folder."""
+    """The tensors of each file, by the file's name in the folder."""
     without_file: tuple[str, ...]
-    """Tensors with a slice that no file has."""
+    """Tensors with a slice that is not in any file."""
 
 
 def entries_in(record: JsonObject, what: str) -> Entries:
@@ -70,7 +70,7 @@ def entries_in(record: JsonObject, what: str) -> Entries:
 
     Args:
         record: The parsed metadata.json.
-        what: Its path.
+        what: The path of the file.
 
     Raises:
         ParseError: The message names the file and the invalid key.
@@ -109,7 +109,7 @@ def _numbers(values: list[Json], where: str) -> tuple[int, ...]:
 
 
 def with_entries(checkpoint: Checkpoint, entries: Entries) -> Checkpoint:
-    """Add to each file of a save the tensors that it must contain, and report those that no file has."""
+    """Add to each file of a save the tensors that the file must contain, and report tensors that no file contains."""
     shards = tuple(
         replace(shard, entries=entries.by_file.get(shard.path.rpartition("/")[2], ())) for shard in checkpoint.shards
     )

@@ -1,6 +1,7 @@
 """MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`.
 
-Each save has a folder, shared by all ranks, with its records in it. A tracker file is next to these folders.
+Each save has a folder, shared by all ranks, which also contains the save's records. A tracker file is next to these
+folders.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 _MEMORY_A_FILE = 512 << 10
-"""With 8,192 ranks the file has more than a hundred megabytes, mostly numbers: 20 kB per shard."""
+"""Memory per file: with 8,192 ranks, a metadata.json exceeds a hundred megabytes, mostly numbers: 20 kB per shard."""
 
 _SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -91,10 +92,10 @@ _T = TypeVar("_T")
 
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
-"""Bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so hundreds of MB for the largest models."""
+"""Maximum bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so hundreds of MB for the largest models."""
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
-"""Locked while a large file is in memory: many iterations are read at the same time."""
+"""Held while a large file is in memory, because many iterations are read at the same time."""
 
 _RESTORE = "restore it from the disk of that rank, or resume from an older checkpoint"
 
@@ -106,7 +107,7 @@ _RECORDS = {*WRITTEN, MANIFEST_NAME}
 
 
 class MindFormersIteration:
-    """One folder per save, shared by all ranks, with a tracker file next to them."""
+    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
 
     name = ITERATION_LAYOUT
     signs = ITERATION
@@ -114,7 +115,7 @@ class MindFormersIteration:
     rank_files = RankFiles.TOGETHER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each iteration's names, common.json and metadata.json; no shard is opened."""
+        """Read the names in each iteration, common.json and metadata.json; no shard is opened."""
         folders = list(saves_in(listing))
         checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
         known_names = {TRACKER, OWN_FOLDER, *folders}
@@ -133,7 +134,7 @@ class MindFormersIteration:
         )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add the tensors of each file from the metadata.json of the PyNative trainer."""
+        """Add the tensors of each file from the metadata.json that the PyNative trainer wrote."""
         if not by_pynative(checkpoint) or checkpoint.expected is None:
             return checkpoint
         from ckpttool.trainers.mindformers.layouts.entries import entries_in, with_entries
@@ -148,7 +149,7 @@ class MindFormersIteration:
             return replace(checkpoint, findings=(*checkpoint.findings, wrong))
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use each save's own record, else expect on each rank every role that occurs in the tree."""
+        """Use each save's own record; otherwise expect on each rank every role that occurs in the tree."""
         present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
         full = {*roles, ShardRole.OPTIMIZER}
@@ -174,12 +175,12 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive it from another rank's path: data-parallel ranks save the same data."""
+        """Derive the path from that of a different rank: data-parallel ranks save the same data."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return none: each rank's slices show which files it reads."""
+        """Return an empty list: the slices of each rank show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -226,7 +227,7 @@ class MindFormersIteration:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
-    """Add the times of iterations newer than the tracker's: they show whether it was written after them."""
+    """Add the times of iterations newer than the tracker's: they show whether the tracker was written after them."""
     if tracked is None:
         return checkpoints
     progress, number = Progress(checkpoints), iteration_step(tracked)
@@ -239,7 +240,7 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | 
 
 
 def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Give a folder without a shard, which shows no prefix, the most common prefix."""
+    """Give a folder without a shard, and thus without a known prefix, the most common prefix."""
     prefixes = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
     usual = prefixes.most_common(1)[0][0] if prefixes else ""
     return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
@@ -297,7 +298,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
 def _shards_in(
     storage: Storage, folder: str, entries: Iterable[Entry], findings: list[Finding], *, sizes: bool
 ) -> tuple[tuple[Shard, ...], Counter[int], str]:
-    """Return a folder's shards, the world sizes in their names, and the most common prefix; add its problems."""
+    """Return a folder's shards, the world sizes in their names, and the most common prefix; report problems."""
     shards: list[Shard] = []
     worlds: Counter[int] = Counter()
     prefixes: Counter[str] = Counter()
@@ -344,7 +345,7 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
 
 
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
-    """Read the tracker. It is written last, and not atomically: an empty or torn one proves nothing about shards."""
+    """Read the tracker, which is written last, but not atomically: an empty or torn one proves nothing about shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
         message = "no tracker file; the step is taken from the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
@@ -365,10 +366,10 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
 
 
 def _is_pynative(state: TrainState, number: int) -> bool:
-    """Return whether the PyNative trainer wrote a common.json: its `step_num` is the planned number of steps.
+    """Return whether the PyNative trainer wrote a common.json, in which `step_num` is the planned number of steps.
 
     Args:
-        state: Its contents.
+        state: The contents of the file.
         number: The step in the folder's name.
 
     Source: `CommonInfo` of MindFormers 1.9.0 to 2.1.0; only that trainer sets `consumed_samples`.
@@ -386,9 +387,10 @@ def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
 
 
 def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find saves of the static trainer with a wrong step, which alone would look like the PyNative trainer's.
+    """Find the static trainer's saves with a wrong step: seen alone, each would look like the PyNative trainer's.
 
-    The last save of a PyNative run also records its own step, which equals the planned number in the other saves.
+    The last save of a PyNative run also records its own step, which equals the planned number of steps in the other
+    saves.
     """
     own_steps = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
     if 2 * len(own_steps) < len(checkpoints):
@@ -407,9 +409,9 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find saves of the PyNative trainer that have only weights by design (`no_save_optim`): no save has an optimizer.
+    """Find the PyNative trainer's saves that have only weights by design (`no_save_optim`): no save has an optimizer.
 
-    An asynchronous save may have its common.json before its optimizer, under a temporary name.
+    An asynchronous save may have a common.json while its optimizer file still has a temporary name.
     """
     if any(shard.role is ShardRole.OPTIMIZER for save in checkpoints for shard in save.shards):
         return checkpoints
@@ -422,7 +424,7 @@ def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _is_full(checkpoint: Checkpoint) -> bool:
-    """Return whether a save must have an optimizer: without it the PyNative trainer stops."""
+    """Return whether a save must have an optimizer: the PyNative trainer stops without one."""
     return by_pynative(checkpoint) and checkpoint.content is Content.FULL
 
 
@@ -433,7 +435,7 @@ def _is_temporary(finding: Finding) -> bool:
 
 
 def _other_step(step: int, number: int, path: str) -> Finding:
-    """Report a common.json whose step differs from the folder's name."""
+    """Report a common.json whose step differs from the step in the folder's name."""
     return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name says {number}", path)
 
 
@@ -445,7 +447,7 @@ class CommonRecord(NamedTuple):
 
     state: TrainState
     health: Health
-    """`ckpt_status` 0 is healthy, 1 is not; absent or null: the monitor was off, so nothing is known."""
+    """From `ckpt_status`: 0 is healthy, 1 is not. An absent or null value means that the monitor was off: unknown."""
 
 
 _HEALTH = {0: Health.HEALTHY, 1: Health.UNHEALTHY, None: Health.UNKNOWN}
@@ -471,7 +473,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
 
 
 def metadata_memory(files: int) -> int:
-    """Return the maximum memory for a metadata.json: it lists every slice of every rank.
+    """Return the maximum memory for a metadata.json, which lists every slice of every rank.
 
     Args:
         files: Number of files in the same folder: the more files, the more memory is allowed.
@@ -484,7 +486,7 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
 
     Args:
         data: The complete file.
-        what: Name of the file for the error.
+        what: Name of the file, for the error.
         most_memory: The result of `metadata_memory`.
 
     Raises:
@@ -507,7 +509,7 @@ def files_in(record: JsonObject, what: str) -> frozenset[str]:
 
 
 def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
-    """Read common.json, and add its problems to the findings."""
+    """Read common.json, and add problems in it to the findings."""
     path = f"{folder}/common.json"
     try:
         return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
@@ -542,7 +544,7 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
 
 
 def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
-    """Read a metadata.json; large files one after the other, because many iterations are read in parallel."""
+    """Read a metadata.json; large files are read one after the other, because many iterations are read in parallel."""
     try:
         return read(parse_metadata(storage.small_file(path, limit=_SMALL_METADATA), what=path), path)
     except OverLimitError:
@@ -573,7 +575,7 @@ def slices_in(record: JsonObject, what: str) -> RecordedSlices:
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
-    """Return an equal mapping, stored once, with slices counted from 0: many tensors are divided the same way."""
+    """Return an equal mapping with slices counted from 0, stored only once: many tensors are divided the same way."""
     numbers: dict[int, int] = {}
     for rank in sorted(slices):
         slices[rank] = numbers.setdefault(slices[rank], len(numbers))
@@ -583,7 +585,7 @@ def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], 
 def _read_metadata(
     storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
 ) -> tuple[str, ...] | None:
-    """Return the paths in metadata.json; None if it contains no path that may be followed."""
+    """Return the paths in metadata.json; None if the file contains no path that is safe to follow."""
     path = f"{folder}/metadata.json"
     try:
         names = _from_metadata(storage, path, files_in, files=files)
@@ -617,7 +619,7 @@ def _withheld(path: str, error: OSError) -> Finding:
 
 
 def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
-    """Always expect weights: without them MindFormers would continue with random weights."""
+    """Expect weights in every case: if they are missing, MindFormers would continue with random weights."""
     world = checkpoint.topology.world_size
     files: ExpectedFiles | None = None
     notes = []
@@ -644,12 +646,12 @@ def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Derive the path of one rank's shard from another's."""
+    """Derive the path of one rank's shard from the path of a different rank's."""
     return template.path.replace(f"-{template.rank:07}-", f"-{rank:07}-")
 
 
 def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
-    """Derive the path of every rank's file from the existing ones; empty if all of these exist."""
+    """Derive the path of every rank's file from the existing paths; empty if all the expected files exist."""
     if {shard.path for shard in checkpoint.shards}.issuperset(paths):
         return {}
     models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}

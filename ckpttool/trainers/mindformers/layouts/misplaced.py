@@ -15,7 +15,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 
 _MOST_OPENED = 256
-"""Files named for other ranks, those of the highest ranks: they determine the number of ranks."""
+"""Maximum number of files named for other ranks to open, highest ranks first: they determine the number of ranks."""
 
 # The number of digits is limited: no training has larger step numbers, and int() of a million digits takes seconds.
 # Compiled at the first stray: most trees have none.
@@ -27,27 +27,27 @@ _SHARD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misplaced:
-    """A file that would be a rank's shard in another folder, or under another name."""
+    """A file that would be a rank's shard in a different folder, or under a different name."""
 
     path: str
-    """Its path."""
+    """Path of the file."""
     target: str
     """The path that MindFormers searches for such a shard."""
     rank: int
-    """The rank in its name."""
+    """The rank in the file's name."""
     neighbour: str
-    """Name of the same save's shard that belongs in this folder."""
+    """Name of the shard from the same save that belongs in this folder."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is in another rank's folder, instead of having another name."""
+        """Whether the file is in a different rank's folder, rather than under a different name."""
         return self.neighbour != self.target
 
     def instead_of_missing(self, world: str) -> Finding:
-        """Report that the rank's shard is missing only at its proper place.
+        """Report that the rank's shard exists, but not in its proper place.
 
         Args:
-            world: Which ranks are expected, and why, in words.
+            world: The expected ranks and the reason, in words.
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
@@ -73,9 +73,9 @@ class Misplaced:
 
 
 def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
-    """Return the strays with another rank's name that are not shards, and therefore not evidence of that rank.
+    """Return strays that have a different rank's name, but are not shards, and so are not evidence of that rank.
 
-    A truncated file that begins like a shard counts as one. A file that cannot be read may be one.
+    A truncated file that begins like a shard counts as a shard. A file that cannot be read may be a shard.
     """
     elsewhere = [file for path in strays if (file := _misplaced(path)) is not None and file.is_elsewhere]
     highest = sorted(elsewhere, key=lambda file: (-file.rank, file.path))[:_MOST_OPENED]
@@ -92,7 +92,7 @@ def _may_be_shard(storage: Storage, path: str) -> bool:
 
 
 def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
-    """Find them among the strays of rank folders, by their proper paths.
+    """Find misplaced shards among the strays of rank folders, by their proper paths.
 
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
@@ -102,7 +102,7 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
-    """Return for each run (prefix, number) the shard of its highest rank in the folder of another rank's shard.
+    """Return for each run (prefix, number) the shard of its highest rank in a folder with a different rank's shard.
 
     Such a rank took part in the run, whether or not it has a folder: someone gathered the files.
     """

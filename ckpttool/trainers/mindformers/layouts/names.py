@@ -1,7 +1,8 @@
-"""Meaning of the names of files and folders. A file name in a rank folder is parsed once per *shape* of name.
+"""The meaning of file and folder names. A file name in a rank folder is parsed once per *shape* of name.
 
 A tree of 8,192 ranks contains tens of thousands of names but only a few shapes, because the names differ only in the
-rank. So the rank is cut out and the rest is looked up, which is three times as fast as a regular expression per file.
+rank. So ckpttool cuts the rank out and looks the rest up, which is three times as fast as a regular expression per
+file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
-"""Names for `--layout` and JSON. Equal to their folders' names: comparisons of layouts are in this package."""
+"""Names for `--layout` and JSON. Only modules in this package compare layouts by these names."""
 
 SCALARS_FILE = "hyper_param.safetensors"
 """The file of training scalars next to unified weights."""
@@ -36,10 +37,10 @@ RANK_MARK = "\0"
 """Replaces the rank in a shape. No file name can contain it."""
 
 MAX_RANK_DIGITS = 9
-"""int() of a million digits takes seconds."""
+"""Maximum number of digits in a rank: int() of a million digits takes seconds."""
 
 ITERATION_START = "iteration_"
-"""Beginning of the name of a save's folder in the newer layout."""
+"""Beginning of a save folder's name in the newer layout."""
 
 _ITERATION = rf"{ITERATION_START}[0-9]{{8,18}}"
 
@@ -47,7 +48,7 @@ SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 
 WRITTEN = ("common.json", "metadata.json")
-"""Files next to the shards in every save of the newer layout. Excludes the tracker, which ckpttool writes itself."""
+"""Files next to the shards in every save of the newer layout, excluding the tracker, which ckpttool writes itself."""
 
 
 class FileKind(Enum):
@@ -59,18 +60,18 @@ class FileKind(Enum):
     """Weights only, without optimizer state: no training can continue from it."""
     TRAINABLE = "trainable"
     BREAKPOINT = "breakpoint"
-    """Written while an exception propagated; it stores the step *in the epoch*."""
+    """Written while an exception propagated; the file stores the step *in the epoch*."""
     IN_PROGRESS = "in-progress"
     GRAPH = "graph"
     OTHER_RANK = "other-rank"
-    """A checkpoint's name with a rank other than the folder's."""
+    """A checkpoint's name with a rank that differs from the folder's rank."""
     RESPELLED = "respelled"
-    """A checkpoint's name, except for numbers in another form: MindFormers searches for no such file."""
+    """A checkpoint's name, except that numbers have a different form: MindFormers does not search for such a file."""
     STRAY = "stray"
 
 
 class FileName(NamedTuple):
-    """A parsed shape. The fields after `kind` are set for checkpoints, and all but the format also for their `.tmp`."""
+    """A parsed shape. Checkpoints have all the fields after `kind`; `.tmp` files have these except the format."""
 
     kind: FileKind
     prefix: str = ""
@@ -101,7 +102,7 @@ _TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}|\.tmp[A-Za-z0-9]{6}"
 
 @lru_cache(maxsize=65536)
 def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind reads best
-    """Determine a file's kind from its name, with RANK_MARK in place of the folder's rank.
+    """Determine a file's kind from its name, in which RANK_MARK replaces the folder's rank.
 
     Only complete matches count: `old-llama_rank_0-20_2.ckpt.bak` is a stray.
     """
@@ -165,7 +166,7 @@ def checkpoint_name(run: int, position: EpochStep) -> str:
 
 
 def file_name(prefix: str, rank: int, run: int, position: EpochStep, suffix: str) -> str:
-    """Return a rank's file name in MindFormers' form."""
+    """Return the name of a rank's file in MindFormers' form."""
     run_part = f"_{run}" if run else ""
     return f"{prefix}_rank_{rank}{run_part}-{position}.{suffix}"
 
@@ -174,9 +175,9 @@ def shape_of(name: str, rank_token: str) -> str:
     """Cut the rank out of a file name.
 
     Args:
-        name: File name.
-        rank_token: `_rank_N` of the folder that contains the file. Only its last occurrence is the rank: a prefix such
-            as `my_rank_7_model` may contain it too.
+        name: The file name.
+        rank_token: `_rank_N` of the folder that contains the file. Only the last occurrence is the rank: a prefix such
+            as `my_rank_7_model` may contain this text too.
     """
     head, token, tail = name.rpartition(rank_token)
     if token and tail[:1] in {"_", "-"}:
@@ -185,27 +186,27 @@ def shape_of(name: str, rank_token: str) -> str:
 
 
 def saves_in(listing: Listing) -> Iterator[str]:
-    """Return the folders of a tree that are named like a save in the newer layout."""
+    """Return the folders of a tree that have the name of a save in the newer layout."""
     return filter(is_iteration, listing.folders(ITERATION_START))
 
 
 def _is_unified(listing: Listing) -> bool:
-    """Recognize the file of training scalars."""
+    """Recognize the file that contains the training scalars."""
     return listing.has(SCALARS_FILE)
 
 
 def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map any file in the root to the complete tree, which is one save."""
+    """Map any file in the root to the complete tree, because the tree is one save."""
     return None if folder or file is None else WHOLE_TREE
 
 
 def _is_iteration(listing: Listing) -> bool:
-    """Recognize an `iteration_%08d` folder; other trainers also write a tracker of that name."""
+    """Recognize an `iteration_%08d` folder, because other trainers also write a tracker with that name."""
     return any(saves_in(listing))
 
 
 def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map an iteration's folder and its contents to the save, and the tracker to all saves."""
+    """Map an iteration's folder and contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     save = folder.partition("/")[0]
@@ -213,7 +214,7 @@ def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part 
 
 
 def _is_rank(listing: Listing) -> bool:
-    """Recognize a folder named exactly `rank_N` with its own file in it, or such folders that are all empty.
+    """Recognize a folder named exactly `rank_N` that has its own file, or several such folders that are all empty.
 
     Launchers may store their logs in folders with such names. A run that has just started has saved nothing.
     """
@@ -228,7 +229,7 @@ def _is_rank(listing: Listing) -> bool:
 
 
 def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a rank's folder to all ranks, and one of its shards to the save on all ranks.
+    """Map a rank's folder to all ranks, and a shard in the folder to the save on all ranks.
 
     A training run that switched from the newer layout leaves its tracker behind.
     """

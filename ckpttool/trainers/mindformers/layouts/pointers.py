@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 META_LIMIT = 64 * 1024
-"""Bytes. A real meta.json has about 90; MindFormers did not write a larger file."""
+"""Maximum size in bytes. A real meta.json has about 90; MindFormers did not write a larger file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class MetaRecord:
     position: EpochStep
     """`last_epoch` and `last_step`: the numbers in the file's *name*."""
     file: str
-    """`last_ckpt_file`, untrusted: compared with names, never joined to a path."""
+    """`last_ckpt_file`; untrusted, so it is compared with names, never joined to a path."""
 
     @property
     def escapes(self) -> bool:

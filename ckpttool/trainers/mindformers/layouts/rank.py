@@ -59,11 +59,11 @@ class MindFormersRank:
         return scan_ranks(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
+        """Return the save unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Weigh the evidence for the number of ranks of each run: no record contains it."""
+        """Weigh the evidence for the number of ranks in each run, because no record contains the number."""
         misplaced: dict[str, Misplaced] = {}
         elsewhere: dict[tuple[str, int], Misplaced] = {}
         if inventory.strays:
@@ -94,25 +94,25 @@ class MindFormersRank:
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the ranks' shards: their folders also contain those of other saves."""
+        """Return the ranks' shards; their folders also contain shards from other saves."""
         return Members(paths=tuple(shard.path for shard in checkpoint.shards))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place outside the ranks' folders, which other saves share."""
+        """Return a place outside the ranks' folders, because other saves share these folders."""
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive it from another rank's path: data-parallel ranks save the same data."""
+        """Derive the path from that of a different rank: data-parallel ranks save the same data."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return none: each rank reads its own folder."""
+        """Return an empty list: each rank reads its own folder."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read them from the strategy files next to the tree, which the training wrote at its start."""
+        """Read the slices from the strategy files next to the tree, which the training run wrote at its start."""
         from ckpttool.trainers.mindformers.strategy_file import strategy_slices
 
         return strategy_slices(storage, checkpoint)
@@ -124,17 +124,17 @@ class MindFormersRank:
         return meta_pointers(storage, ranks)
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the meta.json of every rank that has a shard of it."""
+        """Return the meta.json of every rank that has a shard of the save."""
         from ckpttool.trainers.mindformers.layouts.pointers import metas_naming
 
         return metas_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return rank 0's file name, existing or not."""
+        """Return the name of rank 0's file, existing or not."""
         return _path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the folder and the file name: then every rank loads its own file of that name, without a choice."""
+        """Use the folder and the file name: every rank then loads its own file with that name, and makes no choice."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
         # Rank 0's file name after the renames; MindFormers puts each rank's own number into it.
@@ -150,7 +150,7 @@ class MindFormersRank:
 
 
 def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
-    """Return the place of a save's seal, from its identity in the tree."""
+    """Return the place of a save's seal, which depends on the save's identity in the tree."""
     # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
     ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
     path = own_path(f"{prefix}-{name}.{SUFFIX_OF_FORMAT[fmt]}", ".manifest.json", ambiguous=ambiguous)
@@ -160,7 +160,7 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Derive the path of one rank's shard from another's."""
+    """Derive the path of one rank's shard from the path of a different rank's."""
     folder, _, name = template.path.partition("/")
     head, _, tail = name.rpartition(f"_{folder}")
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
@@ -171,32 +171,32 @@ def _path_for(template: Shard, rank: Rank) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """Ranks with a folder that contains no checkpoint of any run."""
+    """Ranks whose folder contains no checkpoint of any run."""
 
     size: WorldSize
     """The world size that these folders suggest."""
     empty: frozenset[int]
-    """Ranks whose folder can be listed."""
+    """Those of these ranks whose folder can be listed."""
 
 
 class _Folders:
     """Evidence for missing shards, from the ranks' folders."""
 
     def __init__(self, inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> None:
-        """Compute the facts about folders once for all saves."""
+        """Compute the facts about folders once, for all saves."""
         self._there = frozenset(inventory.folder_ranks)
         self._misplaced = misplaced
         remedies = {finding.path: finding.remedy for finding in inventory.findings}
         self._unlisted = {folder: remedies.get(folder) for folder in inventory.unlisted}
 
     def absent(self, template: Shard, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
-        """Report that a rank's shard is missing, or may be.
+        """Report that a rank's shard is missing, or may be missing.
 
         Args:
             template: A shard of the same save.
-            size: The world size, and its evidence.
+            size: The world size, with the evidence for it.
             rank: The rank of the shard.
-            role: The only role in this layout.
+            role: The role, of which this layout has only one.
         """
         del role
         path, folder = _path_for(template, rank), f"rank_{rank}"
@@ -241,7 +241,7 @@ def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
 
 
 def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
-    """Return the world size of folders in which no run left a checkpoint: emptied, or unreadable.
+    """Return the world size suggested by folders without a checkpoint of any run, emptied or unreadable.
 
     MindFormers creates a rank's folder when the rank starts, so each folder belongs to a rank that trained here. A
     leftover of an older, larger run looks different, because such a run left files.
@@ -267,7 +267,7 @@ def _own_size(
         run: The run.
         runs: All runs of the tree.
         waiting: Ranks whose folder contains no checkpoint of any run.
-        gathered: The shard of the run's highest rank that is in another rank's folder.
+        gathered: The shard of the run's highest rank that is in a different rank's folder.
     """
     own_world = run.world_size
     if gathered is not None and gathered.rank >= max(own_world, waiting.size.world if waiting else 0):
@@ -317,7 +317,7 @@ def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequ
 def _unproven_shrinks(
     inventory: Inventory, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence]
 ) -> dict[tuple[str, int], Finding]:
-    """Suspect a run on fewer ranks than an earlier one while it has only one save.
+    """Suspect a run on fewer ranks than an earlier run as long as it has only one save.
 
     A crash during the first save of a run looks the same if the slower ranks left no file. No crash repeats at the same
     rank: a second save of that size, also by a later run, proves that the size is intended. So does a config for

@@ -19,13 +19,13 @@ from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 
 _META_MARK = b"_rank_\\u0000"
-"""RANK_MARK as JSON text encodes it, so that ranks with equal records have equal bytes."""
+"""RANK_MARK as JSON text encodes it: ranks with the same record then have the same bytes."""
 
 _FILE, _LOST = Kind.FILE, Kind.LOST
 
 
 class RankFolder(NamedTuple):
-    """One rank's folder, listed."""
+    """One rank's folder, as listed."""
 
     rank: Rank
     shapes: tuple[str, ...]
@@ -72,7 +72,7 @@ def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tup
 
 
 def _list_one(storage: Storage, by_shape: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
-    """List one rank's folder. Ranks with the same shapes share one tuple of them, stored in `by_shape`."""
+    """List one rank's folder. Ranks with the same shapes share one tuple, stored in `by_shape`."""
     folder, token = f"rank_{rank}", f"_rank_{rank}"
     try:
         entries = storage.entries(folder)
@@ -112,7 +112,7 @@ def _unlisted(rank: int, error: OSError) -> RankFolder:
 def _shapes_of(
     storage: Storage, folder: str, token: str, entries: Sequence[Entry]
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """Remove the rank from each name in a folder, sorted; report non-files under a shard's name."""
+    """Remove the rank from each name in a folder, and sort the names; report non-files that have a shard's name."""
     shapes, findings = [], []
     for entry in entries:
         name, kind = entry
@@ -128,7 +128,7 @@ def _shapes_of(
 
 
 def _is_cut_the_same(shape: str) -> bool:
-    """Return whether `shape_of` and `replace` agree for any rank: one mark per name, before `_` or `-`."""
+    """Return whether `shape_of` and `replace` agree for any rank: each name has one mark, before `_` or `-`."""
     for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)
         if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
@@ -148,7 +148,7 @@ def _stamps(storage: Storage, rank: int, shapes: tuple[str, ...]) -> tuple[FileS
 
 @lru_cache(maxsize=1024)
 def _around_the_rank(shapes: tuple[str, ...]) -> tuple[tuple[str, str] | None, ...]:
-    """Split each checkpoint's shape at the rank; None for other files. Thousands of ranks have the same shapes."""
+    """Split each checkpoint's shape at the rank; None for other files. Thousands of ranks share the same shapes."""
     cut = [(shape.partition(RANK_MARK), parse_shape(shape).kind) for shape in shapes]
     return tuple((before, after) if kind is FileKind.CHECKPOINT else None for (before, _, after), kind in cut)
 

@@ -1,6 +1,6 @@
-"""List `rank_N/` folders: files of all ranks of one save form a checkpoint, saves of one start form a run.
+"""List `rank_N/` folders: all ranks' files from one save form a checkpoint, and saves from one start form a run.
 
-A finding about names or meta.json is reported once for all ranks to which it applies.
+A finding about names or a meta.json is reported once for all ranks to which it applies.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ONE_NAME = "the ranks disagree about the run's suffix, but MindFormers loads by
 
 
 class _Key(NamedTuple):
-    """The key by which files of several ranks form one checkpoint."""
+    """The key that groups files from several ranks into one checkpoint."""
 
     prefix: str
     run: int
@@ -62,7 +62,7 @@ class _Key(NamedTuple):
 
 
 class _Group:
-    """A checkpoint under construction."""
+    """A checkpoint that is still being assembled."""
 
     __slots__ = ("sample", "shards")
 
@@ -105,7 +105,7 @@ def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _group(
     cohorts: Sequence[Cohort], samples: Sequence[Mapping[str, Sample]]
 ) -> tuple[dict[_Key, _Group], list[dict[str, dict[int, int]]]]:
-    """Group the files of all ranks by save; also return the matched runs of each cohort."""
+    """Group the files of all ranks by save, and also return the matched runs of each cohort."""
     arranged = [runs_by_prefix(cohort, sampled) for cohort, sampled in zip(cohorts, samples, strict=True)]
     references = reference_runs(arranged)
     groups: dict[_Key, _Group] = {}
@@ -167,9 +167,9 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
 
 
 def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) -> tuple[Rename, ...]:
-    """Return the files that need the suffix of most ranks' files (ties: that of the lowest rank).
+    """Return renames that give all files the suffix used by most ranks (in a tie, the suffix of the lowest rank).
 
-    A suffix is skipped if a rank already has another file with it: a rename must not overwrite a shard.
+    A suffix is skipped if a rank already has a different file with that suffix: a rename must not overwrite a shard.
     """
     if len({shard.run for shard in shards}) == 1:
         return ()
@@ -186,7 +186,7 @@ def _rename(key: _Key, shard: Shard, run: int) -> Rename:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Add the times of saves whose names may combine two runs, or differ."""
+    """Add the times of saves whose names differ between ranks, or may combine two runs."""
     saves: dict[tuple[str, str | None, FormatName], list[Checkpoint]] = defaultdict(list)
     for checkpoint in checkpoints:
         saves[checkpoint.prefix, checkpoint.label, checkpoint.format].append(checkpoint)
@@ -210,7 +210,7 @@ def _order(checkpoint: Checkpoint) -> tuple[str, int, int, tuple[int, ...], str]
 def _unfinished(
     cohorts: Iterable[Cohort], alignments: Iterable[Mapping[str, Mapping[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Return the highest rank that was interrupted while saving, by prefix and run: it is a rank of that run."""
+    """Return, by prefix and run, the highest rank that was interrupted while saving: that rank took part in the run."""
     highest: dict[tuple[str, int], int] = {}
     for cohort, alignment in zip(cohorts, alignments, strict=True):
         for shape in cohort.folders[0].shapes:
@@ -290,7 +290,7 @@ def meta_findings(
     samples: Sequence[Mapping[str, Sample]],
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
-    """Compare every meta.json with the shards next to it. The results are only notes: the shards decide."""
+    """Compare every meta.json with the shards next to it. The findings are only notes, because the shards decide."""
     folders_by_finding: dict[Finding, list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
@@ -324,7 +324,7 @@ def meta_findings(
 def _newest(
     cohort: Cohort, sampled: Mapping[str, Sample], alignment: Mapping[str, Mapping[int, int]]
 ) -> tuple[str, FileName] | None:
-    """Find the latest save by true step; by label in a run with a shard of unknown step."""
+    """Find the latest save by true step, or by label in a run that has a shard with an unknown step."""
     by_label = {
         alignment[name.prefix][name.run] for _, shape, name in cohort.checkpoints if sampled[shape].step is None
     }
@@ -343,7 +343,7 @@ def _judge_meta(
     newest: tuple[str, FileName] | None,
     alignment: Mapping[str, Mapping[int, int]],
 ) -> tuple[MetaRecord | None, Finding | None]:
-    """Return a rank's record, if it is valid, and its problem, if any."""
+    """Return a rank's record if the record is valid, and any problem with it."""
     if newest is None:
         return None, None
     if meta is None:
@@ -399,7 +399,7 @@ def _stray_in_root(name: str) -> Finding:
 
 
 def _on_all(finding: Finding, folders: list[RankFolder]) -> Finding:
-    """Report once a finding about the meta.json of several ranks."""
+    """Report a finding about several ranks' meta.json only once."""
     ranks = tuple(sorted(folder.rank for folder in folders))
     path = f"rank_{ranks[0]}/meta.json"
     return replace(finding, message=f"{on_ranks(ranks)}: {finding.message}", path=path, ranks=ranks)

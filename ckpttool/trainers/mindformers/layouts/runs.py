@@ -1,4 +1,4 @@
-"""Assignment of files to runs when every rank counts its runs on its own, and the true steps.
+"""How files are assigned to runs if every rank counts its own runs, and how true steps are determined.
 
 MindFormers derives a run's number from the files in the rank's *own* folder at process start. A replaced node starts
 with an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
@@ -28,21 +28,21 @@ from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.scalars import FACTS, EpochStep, TrainState, state_in
 
 SAMPLE_TRIES = 3
-"""Shards of a cohort to open until one shows the step; `verify` checks all of them."""
+"""Maximum number of a cohort's shards to open until one shows the step; `verify` checks all of them."""
 
 MOST_ASKED = 5
-"""Maximum number of shards of a cohort to open if the first one is implausible."""
+"""Maximum number of a cohort's shards to open if the first shard is implausible."""
 
 LEAP = 8
-"""Factor of steps per epoch over the previous save: the second save of a first epoch may reach it legitimately."""
+"""Maximum growth in steps per epoch over the previous save: the second save of a first epoch may reach this factor."""
 
 MAX_STEP = 1 << 40
-"""No training has run a trillion steps."""
+"""Upper limit for a step: no training run has reached a trillion steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The facts in one shard of a cohort about its checkpoint."""
+    """The facts about a checkpoint in one shard of a cohort."""
 
     state: TrainState
     step: Step | None
@@ -54,9 +54,9 @@ class Cohort:
     """Ranks whose folders contain the same names."""
 
     folders: tuple[RankFolder, ...]
-    """In rank order."""
+    """The folders, in rank order."""
     checkpoints: tuple[tuple[int, str, FileName], ...]
-    """Index in the folders' `shapes`, the shape, and the parsed shape."""
+    """For each checkpoint: the index in the folders' `shapes`, the shape, and the parsed shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Place:
     global_batch_size: int | None = None
 
     def may_be(self, peer: Place) -> bool:
-        """Return whether both may be the same position: their known values are equal."""
+        """Return whether two positions may be the same: their known values are equal."""
         steps, sizes = {self.step, peer.step}, {self.global_batch_size, peer.global_batch_size}
         return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
@@ -80,7 +80,7 @@ RunsOf = Mapping[int, Positions]
 
 
 def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
-    """Group the ranks by the names in their folders, the largest group first (ties: the group with the lowest rank)."""
+    """Group the ranks by the names in their folders, largest group first (in a tie, the group with the lowest rank)."""
     groups: dict[tuple[str, ...], list[RankFolder]] = defaultdict(list)
     for folder in folders:
         groups[folder.shapes].append(folder)
@@ -102,10 +102,10 @@ def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
 def reference_runs(
     arranged: Sequence[Mapping[str, dict[int, dict[EpochStep, Place]]]],
 ) -> dict[str, dict[int, dict[EpochStep, Place]]]:
-    """Choose for each prefix the reference runs for all cohorts: those of the cohort with most runs.
+    """Choose for each prefix the reference runs for all cohorts: the runs of the cohort that has the most.
 
     A replaced node, or a rank that died before its first save, has seen fewer runs; no rank has seen a run that did not
-    exist. Of equal cohorts the largest is used, because it comes first.
+    exist. If several cohorts have equally many runs, the largest cohort is used, because it comes first.
     """
     references: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for by_prefix in arranged:
@@ -116,18 +116,18 @@ def reference_runs(
 
 
 def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
-    """Match one cohort's run numbers with the reference's.
+    """Match one cohort's run numbers with those of the reference.
 
-    Later runs stay later. A run is matched with the run with which it shares most saves; if it shares no saves, or
+    Later runs stay later. A run is matched with the run that shares the most saves with it; if it shares no saves, or
     equally many with several runs, it keeps its own number. Two of the cohort's runs are combined only if the second
     fits no other run and has other labels. This happens if some files of a run were renamed to the suffix of the other
     ranks.
 
-    If the cohort's own numbers share equally many saves in all, they are kept. After a rewind, a run may share more
-    saves with the run that repeated its steps than with itself, because other ranks lost some of its files.
+    If the cohort's own numbers share equally many saves in total, these numbers are kept. After a rewind, a run may
+    share more saves with the run that repeated its steps than with itself, because other ranks lost some of its files.
 
     Returns:
-        The reference's number for each of the cohort's.
+        The reference's number for each of the cohort's numbers.
     """
     by_saves = _align_by_saves(runs_of, reference)
     by_number = {run: run for run in runs_of}
@@ -139,7 +139,7 @@ def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
-    """Match each run of the cohort with the run with which it shares the most saves."""
+    """Match each run of the cohort with the run that shares the most saves with it."""
     aligned: dict[int, int] = {}
     floor = -1
     at_floor: set[EpochStep] = set()
@@ -160,7 +160,7 @@ def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _shared(first: Positions, second: Positions) -> int:
-    """Count the saves of both runs, at the same true step and batch size as far as known."""
+    """Count the saves that both runs have at the same true step and batch size, as far as these are known."""
     return sum(1 for position, place in first.items() if position in second and place.may_be(second[position]))
 
 
@@ -175,11 +175,11 @@ def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, d
 
 
 def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dict[str, Sample]:
-    """Open one header per save, and more if it contradicts its label or the other saves.
+    """Open one header per save, and more if the header contradicts the save's label or the other saves.
 
     Returns:
-        The facts by shape. The step is None if no shard contains it, or if the shards contradict each other without a
-        majority.
+        The facts by shape. The step is None if no shard contains it, or if the shards contradict each other and none
+        has a majority.
     """
     states = {shape: _first_state(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
@@ -200,7 +200,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
 
 
 def _first_state(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:
-    """Read the cohort's shards, lowest rank first, until one shows the step."""
+    """Read the cohort's shards, lowest rank first, until a shard shows the step."""
     best = TrainState()
     for folder in cohort.folders[:SAMPLE_TRIES]:
         state = _scalars(storage, folder, shape, name)
@@ -229,10 +229,10 @@ def _fits(state: TrainState, position: EpochStep) -> bool:
 
 
 def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState]) -> set[str]:
-    """Find saves whose steps contradict their labels, jump, or are before those of an earlier run.
+    """Find saves whose steps contradict their labels, jump, or precede the steps of an earlier run.
 
     Such saves may be genuine: after a resume, labels are not in order, and a rewind repeats steps. So shards of more
-    ranks are read, and they decide.
+    ranks are read to decide.
     """
     runs: dict[tuple[str, int], list[tuple[EpochStep, int, str]]] = {}
     for shape, name in names.items():
@@ -255,7 +255,7 @@ def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState
 
 
 def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> bool:
-    """Return whether the step rose far more than the epochs in the labels explain."""
+    """Return whether the step rose far more than the epochs in the labels can explain."""
     return later * max(before.epoch, 1) > LEAP * max(earlier, 1) * max(after.epoch, 1)
 
 
@@ -264,7 +264,7 @@ def _checked_again(
 ) -> TrainState:
     """Read shards of several ranks; return the majority's state, or the majority's among states that fit the label.
 
-    Without such a majority the step is unknown.
+    If there is no such majority, the step is unknown.
     """
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))

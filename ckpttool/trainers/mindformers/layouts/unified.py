@@ -1,4 +1,4 @@
-"""Unified safetensors: one set of files for all ranks, as `ms.unified_safetensors` writes it."""
+"""Unified safetensors: one set of files for all ranks, as written by `ms.unified_safetensors`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAME = "unified"
 
 
 class MindFormersUnified:
-    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, so there is nothing to choose."""
+    """A folder with `hyper_param.safetensors`: MindFormers loads the whole folder, so there is nothing to choose."""
 
     name = UNIFIED_LAYOUT
     signs = UNIFIED
@@ -95,7 +95,7 @@ class MindFormersUnified:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the scan is complete."""
+        """Return the save unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
@@ -119,29 +119,29 @@ class MindFormersUnified:
         return Refusal(why="is one checkpoint that all ranks share: it has each slice once")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return none: each rank's slices show which files it reads."""
+        """Return an empty list: the slices of each rank show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return none: no file is a copy of another."""
+        """Return no slices: no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield none: no record names the folder."""
+        """Yield no pointers: no record names the folder."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return none."""
+        """Return no contents: no record names the folder."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the health file names files of ranks."""
+        """Refuse: the health file lists only files of ranks."""
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the folder: all of it is loaded."""
+        """Use the folder, because all of it is loaded."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         keys = LoadKeys(

@@ -1,4 +1,4 @@
-"""Places of the logs of MindFormers and its launcher, and the epoch size in the logs next to a tree."""
+"""Places of the logs of MindFormers and its launcher, and the epoch size that the logs next to a tree show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INFO_LOG = re.compile(r"info\.log(?:\.(\d+))?")
 _WORKER_LOG = re.compile(r"worker_(\d+)\.log")
 
 TAIL_BYTES = 4 << 20
-"""How much of a log's end is searched: ten thousand steps or more."""
+"""Bytes to search at the end of a log: ten thousand steps or more."""
 
 
 class MindFormersLogs:
@@ -30,7 +30,7 @@ class MindFormersLogs:
     names = ("rank_N/info.log", "worker_N.log")
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Search the output folder, and its parent."""
+        """Search the output folder and its parent."""
         output = above(root)
         for folder in (output, above(output)):
             for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
@@ -77,7 +77,7 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
     The batches have the save's batch size, because the line is about the step that preceded the save.
 
     Args:
-        root: The folder of the checkpoints; the log is near it.
+        root: The folder of the checkpoints; the log is near this folder.
         step: Completed steps, as the save counts them.
         epoch: The save's own number of epochs, or of sinks.
 
@@ -99,7 +99,7 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
 
 
 def _tail(path: str) -> bytes:
-    """Return the end of a file, or empty bytes if it cannot be read."""
+    """Return the end of a file; empty bytes if the file cannot be read."""
     folder, name = os.path.split(path)
     with suppress(OSError), open_storage(folder).open(name) as source:
         begin = max(0, source.stamp.size - TAIL_BYTES)

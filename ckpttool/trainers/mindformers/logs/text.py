@@ -1,4 +1,4 @@
-"""MindFormers' training logs: one line per step, and the lines of its monitors after it."""
+"""MindFormers' training logs: one line per step, followed by the lines of its monitors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _LM_LOSS = re.compile(rb"\blm_loss: (\d+\.\d+)")
-"""The loss without the balance term of a mixture of experts: comparisons of runs use this one."""
+"""The loss without the balance term of a mixture of experts: comparisons of runs use this loss."""
 _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
@@ -67,9 +67,9 @@ _SETTERS = {field: getattr(StepMetrics, field).__set__ for field in StepMetrics.
 
 
 def _step_rows(count: int, columns: Mapping[str, Iterable[object]]) -> list[StepMetrics]:
-    """Return the same values as StepMetrics(...) for each step, field after field, in a third of the time.
+    """Return the same values as StepMetrics(...) for each step, one field after another, in a third of the time.
 
-    A gigabyte of log contains millions of steps, so no line of Python may run for each.
+    A gigabyte of log contains millions of steps, so no line of Python may run for each step.
     """
     made: list[StepMetrics] = list(map(object.__new__, repeat(StepMetrics, count)))
     for field, put in _SETTERS.items():
@@ -86,10 +86,10 @@ def _fill_skip(metrics: StepMetrics, *, skipped: bool) -> None:
 
 
 class MindFormers:
-    """MindFormers 1.0 and later: stdout, `info.log` or msrun's `worker_N.log`, of any pipeline stage.
+    """Logs of MindFormers 1.0 and later: stdout, `info.log` or msrun's `worker_N.log`, of any pipeline stage.
 
     Source:
-        MFLossMonitor writes the step line, TrainingStateMonitor the others after it, for the same step. `step:`
+        MFLossMonitor writes the step line, TrainingStateMonitor the lines after it, for the same step. `step:`
         counts within the epoch, `of step` from the start of the training.
     """
 
@@ -107,7 +107,7 @@ class MindFormers:
 
 
 class GuardLines(MindFormers):
-    """Any other log with lines of a guard: these are the monitor's lines, plus their steps.
+    """Any other log that contains a guard's lines: the monitor's lines, with the steps added.
 
     Only dropped updates and saves have lines, so all other steps are unknown.
     """
@@ -120,7 +120,7 @@ class GuardLines(MindFormers):
 
 
 class _Reader:
-    """Reads the log. The `pending` step may still get values; a yielded step never changes."""
+    """Reads the log. The `pending` step may still get values; a step that was yielded never changes."""
 
     __slots__ = ("_last", "_odd", "_pending", "_prefix", "_skip", "_source", "_stamped")
 
@@ -168,9 +168,10 @@ class _Reader:
             yield from self._open(metrics, block, match.start())
 
     def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
-        """Assign embedding norms to the previous steps, if a block has no other line of a monitor.
+        """Assign embedding norms to the previous steps, if a block contains no other lines from a monitor.
 
-        With the health monitor on, every step has such a line, so they must be cheaper than the rare lines.
+        With the health monitor on, every step has such a line, so reading these lines must cost less than reading the
+        rare ones.
         """
         if any(handle is not _Reader.embedding_line or not match[1] for handle, match in marks):
             return False
@@ -204,7 +205,7 @@ class _Reader:
             yield from call()
 
     def _decode(self, data: bytes, matches: list[_Match]) -> list[StepMetrics | None]:
-        """Parse the usual step lines of a block column by column; None for the others.
+        """Parse the usual step lines of a block column by column; the result is None for all other lines.
 
         A call per line, or a line of Python per value, would take longer than the search.
         """
@@ -237,7 +238,7 @@ class _Reader:
 
     @staticmethod
     def _begin(epoch: bytes | None, epoch_steps: bytes) -> int | None:
-        """Return the steps before an epoch; None if the line is unusual.
+        """Return the number of steps before an epoch; None if the line is unusual.
 
         Epochs count from 1, and steps are never negative: epoch 0 means that a digit was lost.
         """
@@ -245,7 +246,7 @@ class _Reader:
         return (number_of_epoch - 1) * int(epoch_steps) if number_of_epoch else None
 
     def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
-        """Return the time stamp of the line before each place: all at once if their distances are equal."""
+        """Return the time stamp of the line before each place, all at once if the distances are equal."""
         width = self._prefix
         if 0 < width <= min(_LONGEST_PREFIX, ends[0]):
             heads = b"".join([data[end - width : end] for end in ends])
@@ -300,7 +301,7 @@ class _Reader:
         yield from self._open(metrics, block, start, is_irregular=True)
 
     def _open(self, metrics: StepMetrics, block: Block, position: int, *, is_irregular: bool = False) -> list[LogItem]:
-        """Yield the previous step and keep this one open; report a log that goes back to an earlier step."""
+        """Yield the previous step and keep the new step open; report a log that returns to an earlier step."""
         self._settle_skip()
         pending, self._pending = self._pending, metrics
         if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:
@@ -316,7 +317,7 @@ class _Reader:
         return items
 
     def _settle_skip(self) -> None:
-        """Add the skip of a line without a step to the open step, because no later line gave another step."""
+        """Add the skip from a line without a step to the open step, because no later line gave a different step."""
         if self._skip is not None and self._pending is not None:
             _fill_skip(self._pending, skipped=self._skip)
         self._skip = None
@@ -333,7 +334,7 @@ class _Reader:
         return items
 
     def row_line(self, block: Block, match: _Match) -> list[LogItem]:
-        """Parse `of step N has been K consecutive times`: the only line with its global step."""
+        """Parse `of step N has been K consecutive times`, the only line that contains its global step."""
         step = Step(int(match[2]))
         norm, items = self._norm(block, match)
         self._skip = None
@@ -352,7 +353,7 @@ class _Reader:
     def _row_at(
         self, block: Block, match: _Match, step: Step, norm: float | None = None
     ) -> tuple[StepMetrics, list[LogItem]]:
-        """Return the open step if a line names it, else open the named one: the trainer did not print it."""
+        """Return the open step if a line names it; otherwise open the named step, which the trainer did not print."""
         metrics = self._pending
         if metrics is not None and metrics.step == step:
             if metrics.global_norm is None:
@@ -371,7 +372,7 @@ class _Reader:
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Add the norm to its step, or to the open one; a second one belongs to an unprinted step, which is unknown."""
+        """Add the norm to its step, or to the open step; a second norm belongs to an unprinted, unknown step."""
         items: list[LogItem] = []
         if match[3]:
             items = self._row_at(block, match, Step(int(match[3])))[1]
@@ -437,12 +438,12 @@ _THRESHOLD_LINES = (
 
 
 def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
-    """Find the monitors' lines. A substring search costs a fraction of a regular expression without a match.
+    """Find the monitors' lines. If there is no match, a substring search costs a fraction of a regular expression.
 
     Args:
         data: A block.
         is_irregular: Whether a step in the block or before it is unusual. A NaN is unusual, so only then can training
-            have ended at one.
+            have ended at a NaN.
     """
     marks: list[_Mark] = []
     if b"threshold" in data:

@@ -1,4 +1,4 @@
-"""MindFormers' PyNative trainer: its configs, what it loads on its own, and how a resume is launched.
+"""MindFormers' PyNative trainer: its configs, the save that it loads on its own, and how to launch a resume.
 
-Its saves have the `iteration_*` layout of the static trainer, and are read there.
+This trainer's saves have the static trainer's `iteration_*` layout, and are read by the same code.
 """

@@ -1,4 +1,4 @@
-"""The base model of an adapter's saves, which the PyNative trainer compares with the one in the config.
+"""The base model of an adapter's saves, which the PyNative trainer compares with the config's base model.
 
 Source: `_prepare_adapter_load`, `get_adapter_manifest_path` and `get_base_checkpoint_fingerprint` of MindFormers 2.1.0,
 and starts of the real trainer.
@@ -25,11 +25,11 @@ _LIMIT = 1 << 20
 
 
 def record_in(folder: Storage, names: set[str], chosen: str) -> str | None:
-    """Return the path of the adapter's record: in the folder itself, or in the save that its tracker names.
+    """Return the path of the adapter's record: in the folder itself, or in the save that the tracker names.
 
     Args:
         folder: The folder that `load_path` names.
-        names: Its entries.
+        names: The entries of that folder.
         chosen: The name of the save.
     """
     if _RECORD in names:
@@ -41,11 +41,11 @@ def record_in(folder: Storage, names: set[str], chosen: str) -> str | None:
 
 
 def differs(folder: Storage, record: str, base: str) -> bool | None:
-    """Return whether the trainer stops because another model is the base; None if unknown.
+    """Return whether the trainer stops because the base model is a different one; None if unknown.
 
     Args:
         folder: The folder that `load_path` names.
-        record: The adapter's record in it.
+        record: The adapter's record in that folder.
         base: The base model of the config.
     """
     try:
@@ -59,7 +59,7 @@ def differs(folder: Storage, record: str, base: str) -> bool | None:
 
 
 def _fingerprint(base: str) -> str | None:
-    """Return the digest of a model's records and of the sizes and times of its files; None if it has neither."""
+    """Return the digest of a model's records and of the sizes and times of its files; None if neither exists."""
     digest = hashlib.sha256()
     parts = [part for path in _files(base) for part in _parts(path, base)]
     for part in parts:

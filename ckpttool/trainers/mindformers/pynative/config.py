@@ -24,7 +24,7 @@ _SIGNS = {
     "train_dataset": {"dataloader"},
     "model": {"architectures"},
 }
-"""Settings of a section that only the PyNative trainer has; many programs have `steps` and a `save_path`."""
+"""Settings in a section that only the PyNative trainer has; many programs have `steps` and a `save_path`."""
 
 _STRICT = ("training", "parallelism", "checkpoint")
 """Sections in which any other key stops the trainer."""
@@ -34,9 +34,10 @@ def is_pynative(data: dict[str, object]) -> bool:
     """Return whether a YAML config is for the PyNative trainer.
 
     Source:
-        The configs of the wheels 1.9.0 to 2.1.0: those of the static trainer have a `runner_config`, those of this one
-        `training`, `parallelism` or `lr_scheduler` at the top, and none has keys of both. Another trainer's YAML may
-        have a `training` section: two sections must have this trainer's own settings, and few others.
+        The configs of the wheels 1.9.0 to 2.1.0: those of the static trainer have a `runner_config`, those of the
+        PyNative trainer `training`, `parallelism` or `lr_scheduler` at the top, and none has keys of both. Another
+        trainer's YAML may have a `training` section: two sections must have this trainer's own settings, and few
+        others.
     """
     if "runner_config" in data and not isinstance(data.get("training"), dict):
         return False
@@ -53,11 +54,11 @@ def is_pynative(data: dict[str, object]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PyNativeConfig(RunConfig):
-    """The settings on which a resume depends; a value of the wrong type stops every start, and has its default here."""
+    """The settings on which a resume depends. A value of the wrong type stops every start; its default is used here."""
 
     trainer: str = "mindformers"
     steps: int
-    """Steps of the whole training: `training.steps`."""
+    """Number of steps in the whole training run: `training.steps`."""
     local_batch_size: int
     """Samples per micro-batch of one data-parallel rank."""
     ranks_per_replica: int
@@ -74,20 +75,20 @@ class PyNativeConfig(RunConfig):
     save_every: int
     """Steps between saves, counted from the first step of a run: `checkpoint.save_interleaved_steps`."""
     save_max: int
-    """Saves of one run to keep."""
+    """Number of saves of one run to keep."""
     dataset_samples: int | None
-    """Samples of the training data, if the config has them (Megatron's `sizes`)."""
+    """Samples of the training data, if the config contains the number (Megatron's `sizes`)."""
     shuffles: bool
 
     def started_on(self, devices: int | None) -> PyNativeConfig:
-        """Return the config for this number of devices, which the file does not contain."""
+        """Return the config for this number of devices, because the file does not contain the number."""
         if devices is None:
             return self
         return replace(self, world_size=devices, replicas=devices // self.ranks_per_replica or None)
 
     @property
     def micro_batch(self) -> int | None:
-        """Samples of one micro-batch over all data-parallel ranks; None if their number is unknown."""
+        """Samples in one micro-batch over all data-parallel ranks; None if the number of these ranks is unknown."""
         return None if self.replicas is None else self.replicas * self.local_batch_size
 
 
@@ -97,7 +98,7 @@ def read_config(document: Document, *, path: str, devices: int | None = None) ->
     Args:
         document: The config.
         path: The config's path as the user typed it.
-        devices: Ranks to be started, which no config contains.
+        devices: Number of ranks to start, which no config contains.
 
     Source:
         `CheckpointConfig`, `TrainingConfig` and `ParallelismConfig` of MindFormers 2.1.0.
@@ -145,14 +146,14 @@ def _text(view: View, key: str) -> str:
 
 
 def _prefix(view: View) -> str | None:
-    """Return the prefix of the next saves; None if their names have none."""
+    """Return the prefix of the next saves; None if their names have no prefix."""
     key = "checkpoint.prefix"
     value: Value = view.get(key) if view.setting(key) is not None else "checkpoint"
     return value if isinstance(value, str) else None
 
 
 def _dataset_samples(view: View) -> int | None:
-    """Return the samples of the training data, the first of the `sizes` of Megatron's loader."""
+    """Return the number of samples in the training data, the first of the `sizes` of Megatron's loader."""
     if view.get("train_dataset.dataloader.type") != _MEGATRON_DATA:
         return None
     samples = view.count("train_dataset.dataloader.sizes.0", 0)

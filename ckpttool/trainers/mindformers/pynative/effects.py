@@ -47,7 +47,7 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
 
     Args:
         resume: The resume.
-        config: Its config; None if unknown.
+        config: The config of the run; None if unknown.
     """
     plan, checkpoint = resume.plan, resume.plan.point.checkpoint
     scalars = checkpoint.scalars
@@ -77,11 +77,11 @@ def effects(resume: Resume, config: PyNativeConfig | None) -> Effects:
 
 
 def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[Finding]:
-    """Report that the config is for one of MindFormers' two trainers, but the other wrote the save.
+    """Report that one of MindFormers' two trainers wrote the save, but the config is for the other trainer.
 
     Args:
         resume: The resume.
-        config: Its config if that is for the PyNative trainer; None for the static one.
+        config: The config, if it is for the PyNative trainer; None if it is for the static trainer.
     """
     checkpoint, path = resume.plan.point.checkpoint, None if resume.config is None else resume.config.path
     if config is None and by_pynative(checkpoint):
@@ -99,7 +99,7 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
 
 
 def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
-    """Report a changed batch size: the trainer scales its own step, but not the optimizer's or the schedule's."""
+    """Report a changed batch size: the trainer scales its own step, but not that of the optimizer or the schedule."""
     step = resume.plan.point.step
     if begin == step:
         return
@@ -120,7 +120,7 @@ def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> I
 
 
 def _updates(resume: Resume) -> int | None:
-    """Read the optimizer's own step from its file: it differs from the trainer's after a change of the batch size.
+    """Read the optimizer's step from the optimizer file: a changed batch size makes it differ from the trainer's step.
 
     Raises:
         IncompleteError: The file cannot be read.
@@ -139,7 +139,7 @@ def _updates(resume: Resume) -> int | None:
 
 
 def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]:
-    """Report a changed number of steps, which changes the learning rate of each later step."""
+    """Report a change in the number of steps, which changes the learning rate of each later step."""
     planned = dict(plan.point.checkpoint.scalars.rest).get(PLANNED_STEPS)
     if planned and int(planned) != config.steps:
         yield note(
@@ -153,7 +153,7 @@ def _other_length(plan: ResumePlan, config: PyNativeConfig) -> Iterator[Finding]
 
 
 def _next_saves(begin: int, config: PyNativeConfig) -> str:
-    """Describe the run's first step, and the steps of its saves, which are counted from there."""
+    """Describe the run's first step, and the steps of its saves, which the run counts from its first step."""
     begins = f"The run begins after step {begin}"
     if not config.enable_save:
         return f"{begins} and saves nothing, because of `enable_save: False`."
@@ -166,7 +166,7 @@ def _next_saves(begin: int, config: PyNativeConfig) -> str:
 
 
 def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
-    """Report the existing saves that the run replaces as it goes."""
+    """Report the existing saves that the run will replace."""
     root = resume.inventory.root
     if resume.inventory.layout != ITERATION_LAYOUT or not config.enable_save:
         return

@@ -26,7 +26,7 @@ _TABLE = {
     "context": "mode:int max_device_memory:str device_target:str",
     "monitor": "health_checkpoint:any train_state:any tensorboard:any moe_monitor:any",
 }
-"""Sections in which any other key stops the start with a ValueError; with `?`, the value may be empty."""
+"""Sections in which any other key stops the start with a ValueError. A `?` means that the value may be empty."""
 
 _OPEN = {
     "optimizer": "type:str eps:float weight_decay:float",
@@ -34,7 +34,7 @@ _OPEN = {
     "train_dataset.dataloader": "type:str shuffle:bool python_multiprocessing:bool",
     "model": "model_type:str architectures:str",
 }
-"""Sections in which any other key is accepted, and may be an argument of the class."""
+"""Sections in which other keys are accepted, and may be arguments of the class."""
 
 OF_OLDER = {
     "parallelism": frozenset({"hsdp_shard_size", "hsdp_optimizer_level", "hsdp_threshold"}),
@@ -46,7 +46,7 @@ STATIC_KEYS = frozenset({
     "load_checkpoint", "resume_training", "runner_config", "data_skip_steps", "ignore_data_skip", "auto_trans_ckpt",
     "load_ckpt_format", "use_legacy_format", "use_parallel", "parallel_config", "use_checkpoint_health_monitor",
 })  # fmt: skip
-"""Top-level keys of the static trainer, which this one accepts and never reads."""
+"""Top-level keys of the static trainer, which the PyNative trainer accepts and never reads."""
 
 
 def _types(table: dict[str, str]) -> dict[str, dict[str, str]]:

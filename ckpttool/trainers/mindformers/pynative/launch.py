@@ -1,4 +1,4 @@
-"""The start of the PyNative trainer: its config, the command, and the folder of its next saves."""
+"""How the PyNative trainer is started: its config, the command, and the folder that its next saves will go to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
 MODE = ("--mode", "1")
-"""Without it `run_mindformer.py` passes the same config to the static trainer."""
+"""Mode without which `run_mindformer.py` passes the same config to the static trainer."""
 
 _STAYS = "a resumed run of MindFormers removes only its own checkpoints"
 
@@ -28,7 +28,7 @@ def wanted_settings(document: Mapping[str, object], plan: ResumePlan) -> dict[st
     """Return the required value of each key, most important first.
 
     Raises:
-        UsageError: The config has no section for them.
+        UsageError: The config has no section for these keys.
     """
     if not isinstance(document.get("checkpoint"), dict):
         raise UsageError("the base config has no `checkpoint:` section: write one, with the save_path of the training")
@@ -36,7 +36,7 @@ def wanted_settings(document: Mapping[str, object], plan: ResumePlan) -> dict[st
 
 
 def other_devices(config: PyNativeConfig, devices: int) -> Iterator[Finding]:
-    """Report a number of devices on which a config does not start.
+    """Report a number of devices with which a config does not start.
 
     Source: `_compute_data_parallel_size` and `ParallelDims` of MindFormers 2.1.0.
     """
@@ -70,11 +70,11 @@ def other_devices(config: PyNativeConfig, devices: int) -> Iterator[Finding]:
 
 
 def next_saves(config: PyNativeConfig, root: str) -> NextSaves:
-    """Return the folder of the next saves, and how many exist before the oldest of the run is removed.
+    """Return the folder that the next saves will go to, and how many there will be before the run removes its oldest.
 
     Args:
         config: The base config.
-        root: The checkpoint folder to resume from; a relative path in the config is assumed to name it.
+        root: The checkpoint folder to resume from; a relative path in the config is assumed to name this folder.
     """
     folder = config.save_path.rstrip("/") if os.path.isabs(config.save_path) else root
     return NextSaves(folder=folder, inside=(), count=max(config.save_max, 1) + 1, stays=_STAYS)

@@ -1,6 +1,6 @@
-"""Mistakes in a config of the PyNative trainer: a table of rules, and its checks.
+"""Mistakes in a config of the PyNative trainer: a table of rules, and the checks for them.
 
-Source: starts of the real trainer of MindFormers 2.1.0, and its code, for behaviour that only an Ascend device shows.
+Source: starts of the real trainer of MindFormers 2.1.0, and, for behaviour that only an Ascend device shows, its code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _types(view: View) -> Iterator[Problem]:
 
 
 def _fits(entry: Setting, kind: str) -> bool:
-    """Return whether a value has the type that the trainer requires; it converts no values."""
+    """Return whether a value has the type that the trainer requires: the trainer converts no values."""
     value = entry.value
     if kind == "any" or (value is None and kind.endswith("?")):
         return True
@@ -326,7 +326,7 @@ STOPS: tuple[Rule[View], ...] = (
     Rule(code=Code.CONFIG_DISAGREES, check=_adapter),
     Rule(code=Code.CONFIG_DISAGREES, check=_tensor_parallel),
 )
-"""Rules whose suspicions stop a start before its second step."""
+"""Rules whose suspicions are about settings that stop a start before its second step."""
 
 WHEN_READ: tuple[Rule[View], ...] = (*STOPS, Rule(code=TrainersCode.CONFIG_KEY_IGNORED, check=_static_keys))
 """Rules that every command with a config applies."""
@@ -348,12 +348,12 @@ BEFORE_A_START: tuple[Rule[View], ...] = (
 
 
 def lint(settings: Settings, rules: Iterable[Rule[View]]) -> tuple[Finding, ...]:
-    """Return the findings of the rules, in the order of the file and then of the text."""
+    """Return the findings of the rules, in the order of the config's lines, and then sorted by text."""
     view = View(settings)
     return findings(view, problems(view, rules), path=settings.path)
 
 
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
-    """Return the fixes of mistakes with one right value, without values from an alias."""
+    """Return fixes for mistakes with one correct value, excluding values from an alias."""
     view = View(settings)
     return fixes(view, problems(view, (*WHEN_READ, *BEFORE_A_START)))

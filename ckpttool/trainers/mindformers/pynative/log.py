@@ -34,19 +34,19 @@ _PLACES = (b"[mindformers/pynative/trainer/", b"[mindformers/pynative/callback/"
 _OWN_STEP = re.compile(rb"\{ step:\[ *\d{1,18}/ *\d{1,18}\], (?:consumed_samples|loss): ")
 _FIELD = re.compile(rb"(\w+): *([^,}\n]*)")
 _NO_LOSS = b"N/A"
-"""The loss that all pipeline stages except the last print."""
+"""The loss printed by all pipeline stages except the last."""
 _NO_NORM = b"NaN"
-"""Printed for a missing norm; a norm that is not a number is `nan`."""
+"""Printed if there is no norm; a norm that is not a number is printed as `nan`."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def is_pynative(head: bytes) -> bool:
-    """Return whether the beginning of a log shows the trainer's place in the code, or one of its step lines."""
+    """Return whether the beginning of a log shows the trainer's code location, or one of its step lines."""
     return any(place in head for place in _PLACES) or _OWN_STEP.search(head) is not None
 
 
 class PyNativeLog:
-    """MindFormers 1.9 and later: `info.log`, stdout or msrun's `worker_N.log`, of any pipeline stage.
+    """Logs of MindFormers 1.9 and later: `info.log`, stdout or msrun's `worker_N.log`, of any pipeline stage.
 
     Source:
         `LossCallback._print_log` and `Trainer._should_skip_optimizer_step` of the wheels 1.9.0 and 2.1.0. The line of a
@@ -67,7 +67,7 @@ class PyNativeLog:
 
 
 class _Reader:
-    """Reads the log. The `pending` step may still get values; a yielded step never changes."""
+    """Reads the log. The `pending` step may still get values; a step that was yielded never changes."""
 
     __slots__ = ("_last", "_pending", "_source")
 
@@ -92,7 +92,7 @@ class _Reader:
             yield self._pending
 
     def _mixed(self, block: Block, matches: list[_Match]) -> Iterator[LogItem]:
-        """Read the lines of steps, skips and the end of the training in order."""
+        """Read the lines of steps, skips and the end of the training run in order."""
         for match in matches:
             if match.re is _STEP:
                 yield from self._step(block, match)
@@ -158,9 +158,9 @@ class _Reader:
         return [*problems, *self._open(metrics, block, start)]
 
     def _open(self, metrics: StepMetrics, block: Block, start: int) -> Sequence[LogItem]:
-        """Return the previous step and keep this one open; report a log that goes back to an earlier step.
+        """Return the previous step and keep the new step open; report a log that returns to an earlier step.
 
-        Another line of the same attempt at a step adds its values: a skip has its own line, and so has each rank.
+        A further line from the same attempt at a step adds its values: a skip has its own line, and so does each rank.
         """
         before, self._pending = self._pending, metrics
         if before is None:
@@ -176,12 +176,12 @@ class _Reader:
 
 
 def _skipped(block: Block, match: _Match) -> StepMetrics:
-    """Return a step whose update was skipped: its own line comes later, or never if the training stops there."""
+    """Return a step whose update was skipped: the step's line comes later, or never if the training run stops there."""
     norm = float("inf") if b"inf" in match[1].lower() else float("nan")
     return StepMetrics(step=Step(int(match[2])), global_norm=norm, skipped=True, time=_time(block, match.start()))
 
 
 def _time(block: Block, start: int) -> str | None:
-    """Return the time stamp of a line, before its message."""
+    """Return the time stamp of a line, which precedes the message."""
     time = _TIME.search(block.data, block.line_start(start), start)
     return None if time is None else time[0].decode()

@@ -1,4 +1,4 @@
-"""Step, sample and saves of a run that resumes from a save of the PyNative trainer.
+"""The step, the sample and the saves of a run that resumes from a save of the PyNative trainer.
 
 Source: `Trainer._load_checkpoint` and `CheckpointCallback` of MindFormers 2.1.0, and resumed runs of the real trainer.
 """
@@ -21,12 +21,12 @@ _UNCHANGED = "the data set and its order are unchanged"
 
 
 def begin_step(scalars: Scalars, config: PyNativeConfig | None, batch: int | None = None) -> int | None:
-    """Return the step after which a run begins; the trainer scales it with the batch size, in floating point.
+    """Return the step after which a run begins; the trainer scales this step with the batch size, in floating point.
 
     Args:
         scalars: The scalars of the save.
         config: The config of the run; None if unknown.
-        batch: Global batch size of the run, if it is not the config's.
+        batch: Global batch size of the run, if it differs from the config's.
     """
     if scalars.step is None:
         return None
@@ -45,7 +45,7 @@ def _scaled(step: int, old: int, new: int) -> int | None:
 
 
 def samples_of(scalars: Scalars, config: PyNativeConfig | None) -> tuple[int | None, SampleSource | None]:
-    """Return the consumed samples of a save, which 1.9 and 2.0 do not record, and their source."""
+    """Return a save's consumed samples, and their source: versions 1.9 and 2.0 do not record the samples."""
     if scalars.samples is not None:
         return scalars.samples, SampleSource.CONTENT
     if scalars.step is None:
@@ -64,7 +64,7 @@ def data_position(scalars: Scalars, config: PyNativeConfig | None, batch: int | 
     Args:
         scalars: The scalars of the save.
         config: The config of the run; None if unknown.
-        batch: Global batch size of the run, if it is not the config's.
+        batch: Global batch size of the run, if it differs from the config's.
     """
     samples, source = samples_of(scalars, config)
     micro_batch = None if config is None else config.micro_batch
@@ -96,7 +96,7 @@ def _conditions(samples: int, config: PyNativeConfig | None) -> Iterator[str]:
 
 
 def _within_the_epoch(position: GoesOn, samples: int, begin: int | None, config: PyNativeConfig, batch: int) -> GoesOn:
-    """Return the position with the samples that are lost at the end of each epoch, if their number is known."""
+    """Return the position, including the samples lost at the end of each epoch if their number is known."""
     from ckpttool.core.domain.frozen import replace
 
     total = config.dataset_samples
@@ -117,7 +117,7 @@ def _within_the_epoch(position: GoesOn, samples: int, begin: int | None, config:
 
 
 def save_steps(begin: int, config: PyNativeConfig) -> range:
-    """Return the steps of a run's saves at its interval, counted from its first step; the final save is separate."""
+    """Return the steps of a run's regular saves, counted from its first step; the final save is not included."""
     if not config.enable_save or config.save_every < 1:
         return range(0)
     return range(begin + config.save_every, config.steps + 1, config.save_every)

@@ -9,7 +9,7 @@ from ckpttool.core.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RampUp:
-    """A linear schedule of the global batch size by consumed samples.
+    """A linear schedule of the global batch size, based on the consumed samples.
 
     Source: `BatchSizeScheduler` of MindFormers 2.1.0; its results were compared with those of this class.
     """
@@ -18,17 +18,17 @@ class RampUp:
     """Global batch size at sample 0."""
     increment: int
     samples: int
-    """Samples until the final size."""
+    """Number of samples until the final size is reached."""
     final: int
     """`training.global_batch_size`."""
 
     @classmethod
     def of(cls, value: object, final: int) -> RampUp | None:
-        """Return the schedule of `[start, increment, samples]`; None if it is absent, or the trainer refuses it.
+        """Return the schedule of `[start, increment, samples]`; None if the value is absent, or the trainer rejects it.
 
         Args:
             value: The value in the config.
-            final: The global batch size at the end.
+            final: The final global batch size.
         """
         if not isinstance(value, list) or len(value) != 3:  # noqa: PLR2004  start, increment, samples
             return None
@@ -41,7 +41,7 @@ class RampUp:
 
     @property
     def levels(self) -> int:
-        """Increments until the final size."""
+        """Number of increments until the final size."""
         return (self.final - self.start) // self.increment
 
     @property

@@ -1,8 +1,9 @@
 """The saves that a running PyNative trainer removes itself and needs to find.
 
-Source: `check_checkpoints_dir_max_num` of MindFormers 2.1.0, and runs of it. The list of a run begins empty and has at
-most `save_max` saves and the one being written. If a save in it is missing, the trainer logs `Error saving checkpoint`
-at every later save and never removes a save again.
+Source: `check_checkpoints_dir_max_num` of MindFormers 2.1.0, and its runs. A run's list of saves begins empty and has
+    at
+most `save_max` saves and the one being written. If a save in the list is missing, the trainer logs `Error saving
+checkpoint` at every later save and never removes a save again.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _WAYS_ON = "--config gives save_max, beyond which saves are free; after the last
 
 
 def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
-    """Return the saves that a running trainer may remove, with the reason not to remove them.
+    """Return the saves that a running trainer may remove, with the reason why nothing else should remove them.
 
     Args:
         inventory: The complete tree.
-        config: The config of the run that saves there; None if unknown, so that any save may be one of them.
+        config: The config of the run that saves to this tree; None if unknown, so that the run may own any save.
     """
     orders = _orders([save for save in newest_first(inventory.checkpoints) if by_pynative(save)])
     if all(_has_ended(saves[0]) for saves in orders):
@@ -42,9 +43,9 @@ def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointK
 
 
 def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
-    """Return the possible orders of saving, newest first: by progress, and by time if the times contradict it.
+    """Return the possible orders of saving, newest first: by progress, and also by time if the times contradict that.
 
-    A run that was resumed from an older save may write saves with fewer samples than the existing ones.
+    A run that was resumed from an older save may write saves with fewer samples than the existing saves.
     """
     if not saves:
         return []
@@ -54,6 +55,6 @@ def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
 
 
 def _has_ended(newest: Checkpoint) -> bool:
-    """Return whether a save is the last one of its run: the trainer has run all planned steps."""
+    """Return whether a save is the last save of its run, because the trainer has run all planned steps."""
     planned = dict(newest.scalars.rest).get(PLANNED_STEPS)
     return bool(planned) and newest.step is not None and newest.step >= (planned or 0)

@@ -1,9 +1,9 @@
-"""What a start of the PyNative trainer loads with its current config, and at which step it begins.
+"""The save that a start of the PyNative trainer loads with its current config, and the step at which it begins.
 
 Source:
     `Trainer.train` and `_load_checkpoint`, `is_checkpoint_path_valid`, `get_checkpoint_path`, `has_optimizer_ckpt` and
-    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. It loads the save
-    in the tracker, else the folder itself, opens no file before that, and ignores tensors that no file has.
+    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. The trainer loads
+    the save in the tracker, else the folder itself, opens no file before that, and ignores tensors that no file has.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTINGS = MindFormersSettings(load_ckpt_format="safetensors", use_legacy_forma
 
 
 _NOT_NOTICED = (Code.SHARD_MISSING, Code.STEP_DISAGREES)
-"""Damage at which a load does not stop: it reads the files that exist, and never compares a step with a name."""
+"""Damage at which a load does not stop: it reads the files that exist, and never compares the step with the name."""
 
 
 class _SettingError(StopsError):
@@ -68,14 +68,14 @@ def pick(start: OwnStart, folder: Storage, version: str | None) -> Simulation:
     Args:
         start: The tree.
         folder: The folder that `load_path` names.
-        version: The version of MindFormers; None for the newest known one.
+        version: The version of MindFormers; None for the newest known version.
     """
     view = view_for_mindformers(folder, replace(_SETTINGS, world_size=start.world_size), output=folder)
     return simulate(view, version or KNOWN_VERSIONS[-1])
 
 
 def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> JudgedStart:
-    """Return the result of a start with its config.
+    """Return the result of a start with the given config.
 
     Args:
         start: The tree, and the number of ranks of the run.
@@ -97,7 +97,7 @@ def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> J
 
 
 def _refuse_config(config: PyNativeConfig) -> None:
-    """Stop if a setting ends every start.
+    """Stop if a setting makes every start fail.
 
     Raises:
         StopsError: There is such a setting.
@@ -116,7 +116,7 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
     """Follow `load_path`.
 
     Raises:
-        StopsError: It would stop.
+        StopsError: The trainer would stop.
     """
     root, path = start.inventory.root, config.load_path
     if not path:
@@ -137,7 +137,7 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
 
 
 def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
-    """Judge a path outside the tree; a relative one starts in the folder in which `save_path` names the tree."""
+    """Judge a path outside the tree; a relative path starts in the folder in which `save_path` leads to the tree."""
     starts_here = os.path.isabs(path) or inside(root, config.save_path or "/") == ""
     full_path = _from_its_folder(root, path, config)
     if not os.path.exists(full_path):
@@ -158,7 +158,7 @@ def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
 
 
 def _from_its_folder(root: str, path: str, config: PyNativeConfig) -> str:
-    """Resolve a path of the config from the folder in which its `save_path` names the tree."""
+    """Resolve a path in the config from the folder in which the config's `save_path` leads to the tree."""
     return os.path.join((not os.path.isabs(path) and started_in(root, config.save_path or "/")) or "", path)
 
 
@@ -195,10 +195,10 @@ def _hugging_face(names: set[str]) -> str | None:
 
 
 def _has_known_base(root: str, config: PyNativeConfig, folder: Storage, record: str) -> bool:
-    """Return whether the base model of an adapter is known to be the config's.
+    """Return whether the base model of an adapter is known to be the config's base model.
 
     Raises:
-        StopsError: The adapter has another base model, or none.
+        StopsError: The adapter has a different base model, or no base model.
     """
     key = "checkpoint.base_load_path"
     if not config.base_load_path:
@@ -217,7 +217,7 @@ def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: S
     """Judge the loading of a save that was found.
 
     Raises:
-        StopsError: It would stop.
+        StopsError: The trainer would stop.
     """
     view, scalars = View(config.settings), save.scalars
     names = {shard.path.rpartition("/")[2] for shard in save.shards}
@@ -269,7 +269,7 @@ def _damaged(chosen: Simulation, damage: str) -> JudgedStart:
 
 
 def _damage(start: OwnStart, save: Checkpoint, *, weights_only: bool = False) -> str | None:
-    """Return the damage at which a load of a save stops; None if no such damage is known."""
+    """Return the damage at which a load of this save stops; None if no such damage is known."""
     unread: set[str | None] = set()
     if weights_only and save.expected is not None:  # without metadata.json it reads every file's header
         unread = {shard.path for shard in save.shards if shard.role is ShardRole.OPTIMIZER}
@@ -282,7 +282,7 @@ def _damage(start: OwnStart, save: Checkpoint, *, weights_only: bool = False) ->
 
 
 def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
-    """Return whether a file has only slices that rank 0 has as well: then every rank reads those of rank 0."""
+    """Return whether a file has only slices that rank 0 also has, in which case every rank reads those of rank 0."""
     from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
 
     rank = next((shard.rank for shard in save.shards if shard.path == path), None)
@@ -294,7 +294,7 @@ def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
 
 
 def _lacking(save: Checkpoint) -> str | None:
-    """Return a part of a save whose file the load does not miss: without metadata.json it reads the existing files."""
+    """Return a missing part that a load does not notice: without metadata.json, the load reads whatever files exist."""
     roles = {shard.role for shard in save.shards}
     if ShardRole.MODEL not in roles:
         return f"{save.name} has no model file: it loads Adam's first moments as the weights"

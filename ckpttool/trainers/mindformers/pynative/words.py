@@ -19,19 +19,19 @@ _NO_THRESHOLD = (
 
 
 class PyNativeWords:
-    """Reports that there are no settings, with the reason."""
+    """Reports that the trainer has no such settings, and why."""
 
     @property
     def own_policy(self) -> str | None:
-        """Return None: the trainer checks a norm only for NaN."""
+        """Return None: the trainer only checks whether a norm is NaN."""
         return None
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> None:
-        """Return None: it has no setting to move the data."""
+        """Return None: the trainer has no setting that moves the data."""
         del advice
 
     def skip(self, skip: SkipBatches) -> None:
-        """Return None: it has no setting to skip data."""
+        """Return None: the trainer has no setting that skips data."""
         del skip
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
@@ -39,7 +39,7 @@ class PyNativeWords:
         return settings
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return no settings, only a note about thresholds that it cannot use."""
+        """Return no settings, only a note that the trainer cannot use thresholds."""
         from ckpttool.core.domain.advice import Threshold, ThresholdSettings
 
         norms = (calibration.global_norm, calibration.embedding_local_norm)
@@ -48,7 +48,7 @@ class PyNativeWords:
 
 
 def words_for(inventory: Inventory | None, formats: Collection[str]) -> PyNativeWords | None:
-    """Return these words for its trees and logs; None for the static trainer's."""
+    """Return these words for the PyNative trainer's trees and logs; None for those of the static trainer."""
     from ckpttool.trainers.mindformers.pynative.log import NAME
     from ckpttool.trainers.mindformers.scalars import by_pynative
 

@@ -1,6 +1,6 @@
-"""MindFormers' own choice of a checkpoint, with the quirks behind it.
+"""The checkpoint that MindFormers chooses on its own, and the quirks that affect this choice.
 
-Every `resolve` uses `names` for MindFormers' reading of a name; a simulation imports the modules that only it needs.
+Every `resolve` uses `names` to read a name as MindFormers does; the other modules are imported only by a simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
-    """Return MindFormers' view of a folder, with the config's settings or those that fit the newest save.
+    """Return MindFormers' view of a folder, with the config's settings, or with settings that fit the newest save.
 
     Args:
         start: The start, with the tree and the config.
@@ -53,10 +53,10 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:
-    """Return which checkpoint this version of MindFormers would choose on its own, and why.
+    """Return the checkpoint that this version of MindFormers would choose on its own, and the reason.
 
-    This is only the selection: the chosen files may still fail to load. The sentence reports it if the names already
-    show that they will not load.
+    This is only the selection: the chosen files may still fail to load. If the names already show that the
+    files will not load, the sentence says so.
 
     Args:
         view: The inputs of the choice.
@@ -92,10 +92,10 @@ def stopped_at(stop: StopsError) -> Simulation:
 
 
 def own_result(name: str | None, outcome: Outcome, because: str) -> Simulation:
-    """Return the result of a start of the newest known version, judged by its config.
+    """Return the result of a start of the newest known version, judged by the config.
 
     Args:
-        name: The save that it would load; None for a start without a save.
+        name: The save that the start would load; None for a start without a save.
         outcome: The result.
         because: The reason.
     """

@@ -1,7 +1,7 @@
-"""MindFormers' own choice, in both layouts: it uses names, times and small records, and opens no shard.
+"""MindFormers' own choice, in both layouts: MindFormers uses names, times and small records, and opens no shard.
 
 Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and the functions that it calls, in the wheels
-listed in `versions`; the order of the steps and the quirks of each step are theirs. Source of the selection in the
+listed in `versions`; the order of the steps and their quirks are those of the wheels. Source of the selection in the
 `iteration_*` layout: `get_checkpoint_path`, `verify_ckpt_valid` and `get_healthy_checkpoint_path` of the wheels 1.7.0
 to 2.1.0, and the reading of common.json that follows them. The sentences here never mention the contents of a shard.
 """
@@ -45,10 +45,10 @@ UNKNOWN_FIELD = "it does not know the field"
 
 
 def choose(view: MindFormersView, series: str) -> Pick:
-    """Choose as the versions of a series do.
+    """Choose as the versions in a series do.
 
     Raises:
-        StopsError: They would stop.
+        StopsError: These versions would stop.
         UnreadError: The choice depends on a record that could not be read here.
     """
     quirks = quirks_of(series)
@@ -68,7 +68,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
 
 def _is_newer(view: MindFormersView) -> bool:
-    """Return whether it uses the newer of its two algorithms, according to the config, else to the folder."""
+    """Return whether MindFormers uses its newer algorithm, judged by the config, otherwise by the folder."""
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
@@ -145,7 +145,7 @@ def _of_ranks(tree: _Tree) -> Pick:
 
 
 def _oldest_meta(tree: _Tree) -> tuple[str | None, list[int]]:
-    """Return the smallest (epoch, step) over all ranks, as a file with the prefix of the first rank that has it.
+    """Return the lowest (epoch, step) over all ranks, as a file name with the prefix of the first rank that has it.
 
     Newer checkpoints and other prefixes are not considered. Also return the ranks whose record could not be used.
     """
@@ -203,7 +203,7 @@ def _require_healthy_entry(tree: _Tree) -> None:
 
 
 def _groups(tree: _Tree, oldest: str, *, limit: tuple[int, int] | None) -> dict[tuple[int, int], list[str]]:
-    """Return the names of all ranks with the prefix, by (epoch, step), up to `limit`."""
+    """Return the names on all ranks with this prefix, by (epoch, step), up to `limit`."""
     prefix = tree.prefix_of(oldest) + ("-" if Quirk.KEEPS_DASH_IN_PREFIX in tree.quirks else "")
     rank_in_oldest = rank_of(oldest)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -225,7 +225,7 @@ def _are_all_ranks(files: list[str], count: int) -> bool:
 
 
 def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) -> Iterator[str]:
-    """Yield the quirks that affected the choice, the one with the worst consequence first."""
+    """Yield the quirks that affected the choice, the quirk with the worst consequence first."""
     file = picks[-1]
     lacking = [rank for rank in range(tree.count) if not tree.has_file(rank, with_rank(file, rank))]
     if lacking:
@@ -245,7 +245,7 @@ def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) 
 
 
 def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
-    """Return the newest complete name beyond the oldest meta.json, which MindFormers itself ignores."""
+    """Return the newest complete name after the oldest meta.json: MindFormers itself ignores such names."""
     limit = label_of(oldest, tree.fmt)
     groups = _groups(tree, oldest, limit=None)
     for label in sorted(groups, reverse=True):
@@ -258,11 +258,11 @@ def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
 
 
 def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
-    """Choose the newest checkpoint on every rank, or none if they disagree: `touch` and `cp` can change the result.
+    """Choose the newest checkpoint on every rank, or none if ranks disagree: `touch` and `cp` can change the result.
 
     Args:
         tree: The ranks.
-        why: First half of the sentence.
+        why: First half of the sentence with the reason.
     """
     names: dict[str, int] = {}
     folders = []
@@ -290,10 +290,10 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
 
 
 def _require_same_newest(tree: _Tree) -> None:
-    """Run its check before each rank loads its own newest file, if no meta.json can be used.
+    """Run MindFormers' check before each rank loads its own newest file, which happens if no meta.json can be used.
 
-    It compares names only if one rank's newest file follows the naming rule. Its second search ignores the format, so
-    with safetensors it finds no file and fails.
+    The check compares names only if one rank's newest file follows the naming rule. Its second search ignores the
+    format, so with safetensors the check finds no file and fails.
     """
     count = tree.count if Quirk.COUNTS_RANK_ENTRIES_FOR_TIMES in tree.quirks else tree.world
     expected = _first_regular(tree, count)
@@ -381,7 +381,7 @@ def _tracked(view: MindFormersView, quirks: frozenset[Quirk]) -> tuple[Iteration
 
 
 def _verified(folder: IterationView) -> str:
-    """Return the reason why it accepts a folder; it reads only names."""
+    """Return the reason why MindFormers accepts a folder; the check reads only names."""
     names = frozenset(folder.names or ())
     where = folder.name or "the folder"
     require_read(folder.metadata.reading, f"the metadata.json of {where}")
@@ -399,7 +399,7 @@ def _verified(folder: IterationView) -> str:
 
 
 def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
-    """Return the newest iteration whose common.json is healthy, regardless of tracker and contents."""
+    """Return the newest iteration whose common.json is healthy, whatever the tracker and the contents."""
     if not view.iterations:
         raise StopsError("with the health monitor on it needs an iteration_* entry, but finds none")
     numbers = [match and int(match[1]) for match in (_NUMBER.search(folder.name) for folder in view.iterations)]

@@ -2,7 +2,7 @@
 
 Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
-    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes. From 1.9 on,
+    `load_resume_context_from_checkpoint`; and runs of the real program in each of the four modes. From 1.9 on,
     `validate_checkpoint_config` stops if a resume names a file, or a folder with Hugging Face weights, in both layouts.
     `preload_ckpt` searches for `.ckpt` files in either layout, unless `load_ckpt_format` sets another format.
 """
@@ -65,21 +65,21 @@ class _LoadSettings:
     """The load settings of a config."""
 
     key: str
-    """Which key names the path."""
+    """Name of the key that contains the path."""
     path: Value
     resumes: Value
-    """True, or a file's name in the rank_N layout."""
+    """True, or the name of a file in the rank_N layout."""
     why_not: str
-    """The reason for not resuming; empty if it resumes."""
+    """The reason for not resuming; empty if the start resumes."""
     switch: str = _RESUME
-    """The key that causes it."""
+    """The key that decides whether the start resumes."""
 
 
 def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
-    """Return the result of a start with its config.
+    """Return the result of a start with the given config.
 
     Args:
-        start: The tree, and the config and the number of ranks of the run.
+        start: The tree, the run's config, and its number of ranks.
         plan: The plan: the checkpoint to load, and the position in the data.
     """
     if start.config is None:
@@ -117,7 +117,7 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
         compares the steps to skip with 0; the wheels 1.8 to 2.1.
 
     Raises:
-        StopsError: It would stop.
+        StopsError: MindFormers would stop.
     """
     resumes = view.get(_RESUME)
     if _is_null(view, _RESUME) and any(view.get(switch) is False for switch in LEGACY_SWITCHES):
@@ -140,12 +140,12 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
 
 
 def _is_null(view: ConfigView, key: str) -> bool:
-    """Return whether the value is empty; a missing key has its default."""
+    """Return whether the value is empty; a missing key has its default value instead."""
     return view.setting(key) is not None and view.get(key) is None
 
 
 def _shown(value: Value) -> str:
-    """Format a value as in a config, to distinguish a text from a number."""
+    """Format a value as in a config, so that text and numbers can be distinguished."""
     return f"a {value.value}" if isinstance(value, Nested) else repr(value)
 
 
@@ -169,10 +169,10 @@ def _load_settings(config: TrainConfig, view: ConfigView) -> _LoadSettings:
 
 
 def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _LoadSettings) -> JudgedStart:
-    """Go through the modes of loading.
+    """Judge a start by the modes of loading, one after the other.
 
     Raises:
-        StopsError: It would stop.
+        StopsError: MindFormers would stop.
     """
     if settings.key == _RESUME:
         raise StopsError(settings.why_not)
@@ -249,7 +249,7 @@ def _kind(storage: Storage, path: str) -> Kind | None:
 
 
 def _hugging_face(storage: Storage, relative: str) -> str | None:
-    """Return why it considers a folder a Hugging Face model; None if it does not."""
+    """Return why MindFormers considers a folder a Hugging Face model; None if it does not."""
     try:
         names = sorted(entry.name for entry in storage.entries(relative))
     except OSError:  # the selection reports the reason
@@ -258,10 +258,10 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
 
 
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
-    """Load each rank's own file of that name; only the rank itself checks whether the file exists.
+    """Load each rank's own file with that name; only the rank itself checks whether the file exists.
 
     Raises:
-        StopsError: A rank does not find it.
+        StopsError: A rank does not find its file.
     """
     fmt = config.load_ckpt_format
     file = name if name.endswith(f".{fmt}") else f"{name}.{fmt}"
@@ -291,11 +291,11 @@ def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Return how its data deviate from the plan, and the key; None if they do not, or if no setting causes it.
+    """Return how the data deviate from the plan, and the key that causes the difference; None if no setting does.
 
     Source:
-        BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
-        MindSpore then rounds down to complete sinks.
+        BaseTrainer.training_process: `data_skip_steps`, otherwise the steps of the checkpoint, unless
+        `ignore_data_skip`; MindSpore then rounds down to complete sinks.
     """
     if simulation.would_resume != plan.point.checkpoint.name:
         return None, ""

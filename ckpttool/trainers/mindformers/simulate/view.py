@@ -1,6 +1,6 @@
 """MindFormers' view when it chooses a checkpoint on its own: names, times and small records, never a shard.
 
-It is made for damaged trees, so nothing here raises an error.
+The view must work for damaged trees, so nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
 class Reading(str, Enum):
-    """How far a record file could be read. Each case leads to a different path through MindFormers' code."""
+    """How far a record file could be read. Each case takes a different path through MindFormers' code."""
 
     PRESENT = "present"
     MISSING = "missing"
     NOT_TEXT = "not-text"
-    """Its bytes are not UTF-8."""
+    """The file's bytes are not UTF-8."""
     NOT_JSON = "not-json"
     WRONG_SHAPE = "wrong-shape"
-    """JSON, but not the objects and lists that MindFormers expects."""
+    """The file is JSON, but does not contain the objects and lists that MindFormers expects."""
     NOT_A_FILE = "not-a-file"
     UNREADABLE = "unreadable"
-    """No permission, a disk error, or beyond all limits: MindFormers may still be able to read it."""
+    """No permission, a disk error, or a size beyond all limits: MindFormers may still be able to read the file."""
 
 
 def require_read(reading: Reading, path: str) -> None:
@@ -56,12 +56,12 @@ class SeenEntry:
     name: str
     is_folder: bool
     mtime_ns: int | None
-    """None if it was not requested or is unknown: a broken link."""
+    """Modification time; None if it was not requested or is unknown, as for a broken link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaView:
-    """One rank's meta.json with its raw values; None for a value of another type.
+    """One rank's meta.json with its raw values; None for a value of a different type.
 
     An epoch or step may be a bool: MindFormers accepts `true` as an integer, and fails later.
     """
@@ -74,21 +74,21 @@ class MetaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
-    """One entry of the checkpoint folder that is named `rank_` and digits."""
+    """One entry of the checkpoint folder whose name is `rank_` and digits."""
 
     name: str
     files: tuple[SeenEntry, ...] | None
-    """In the folder's order, because MindFormers takes the first of equal entries; None if it cannot be listed."""
+    """Files in the folder's order, because MindFormers takes the first of equal entries; None if not listable."""
     meta: MetaView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthView:
-    """`health_ckpts.json` of the output folder."""
+    """The output folder's `health_ckpts.json`."""
 
     reading: Reading
     marks: tuple[int | None, ...] = ()
-    """The health in each entry: 0 is healthy; None if it is absent or not a number, which counts as unhealthy."""
+    """The health in each entry: 0 is healthy. None if it is absent or not a number, which counts as unhealthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,47 +107,47 @@ class CommonView:
     reading: Reading
     fields: tuple[str, ...] = ()
     ckpt_status: int | None = None
-    """0 is healthy; None if it is null, absent, or not an integer."""
+    """Health of the save: 0 is healthy. None if the value is null, absent, or not an integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationView:
-    """A folder of the newer layout, or another entry with such a name."""
+    """A folder of the newer layout, or any other entry with such a name."""
 
     name: str
     names: tuple[str, ...] | None
-    """Its contents, in any order; None if it is not a folder or cannot be listed."""
+    """Contents of the folder, in any order; None if the entry is not a folder or cannot be listed."""
     metadata: MetadataView
-    """Read only if MindFormers would: MISSING in folders that are neither the root nor in the tracker."""
+    """Read only if MindFormers would read it: MISSING in folders that are neither the root nor named by the tracker."""
     common: CommonView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerView:
-    """`latest_checkpointed_iteration.txt` of the checkpoint folder."""
+    """The checkpoint folder's `latest_checkpointed_iteration.txt`."""
 
     reading: Reading
     text: str = ""
     folder: str | None = None
-    """The folder that it names; None if its text is not an integer."""
+    """The folder that the tracker names; None if the text is not an integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MindFormersSettings:
-    """The settings that affect MindFormers' own choice, with its defaults.
+    """The settings that affect MindFormers' own choice, with MindFormers' defaults.
 
-    Disks count as shared: if each node has its own, no node sees the files that the others would choose.
+    Disks count as shared: if each node has its own disk, no node sees the files that other nodes would choose.
     """
 
     load_ckpt_format: str = "ckpt"
     use_checkpoint_health_monitor: bool = False
-    """In the legacy layout, the top-level key; in the newer layout, a threshold under
+    """Set by a top-level key in the legacy layout, and in the newer layout by a threshold under
     `monitor_config.health_checkpoint`."""
     resume_by_last_timestamp_ckpt: bool = False
     use_legacy_format: bool | None = None
-    """Which of the two layouts the config is for; None if unknown, so that the folder decides."""
+    """The layout, of the two, that the config is for; None if unknown, so that the folder decides."""
     world_size: int | None = None
-    """Number of ranks that train; None for the number of rank folders."""
+    """Number of ranks in the training run; None to use the number of rank folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +157,12 @@ class MindFormersView:
     path: str
     """The checkpoint folder, absolute and free of links."""
     entries: tuple[SeenEntry, ...] | None
-    """None if the folder cannot be listed."""
+    """Entries of the folder; None if the folder cannot be listed."""
     ranks: tuple[RankView, ...]
-    """In the order of their numbers."""
+    """The ranks, in the order of their numbers."""
     health: HealthView
     itself: IterationView
-    """The folder itself, which may be an iteration's."""
+    """The folder itself, which may be an iteration's folder."""
     iterations: tuple[IterationView, ...]
     """All entries named `iteration_…`, in the folder's order."""
     tracker: TrackerView
@@ -179,7 +179,7 @@ def view_for_mindformers(
     Args:
         storage: The folder that `load_checkpoint` names.
         settings: The settings of the run.
-        output: The folder that `output_dir` names, for health_ckpts.json; None counts as a missing file.
+        output: The folder that `output_dir` names, for health_ckpts.json; None means that the file is missing.
     """
     listed = _listed(storage, "")
     entries = listed or []
@@ -335,7 +335,7 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
     """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in ckpttool's own readers.
 
-    A file that would fill the memory is not read. MindFormers does read it; the result is unknown.
+    A file that would fill the memory is not read. MindFormers does read such a file, so the result is unknown.
     """
     reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
     if reading is not Reading.PRESENT:
@@ -356,7 +356,7 @@ def _integer(value: Json) -> int | None:
 
 
 def _status(value: Json) -> int | None:
-    """Return only whether the value equals 0 in Python, the one fact that MindFormers uses."""
+    """Return only whether the value equals 0 in Python: MindFormers uses nothing else."""
     if isinstance(value, float) and value == 0:
         return 0
     return int(value) if isinstance(value, int) else None
