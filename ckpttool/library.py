@@ -166,7 +166,7 @@ def scan(
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config belongs to another trainer.
+        UsageError: There are two trees, or the config belongs to a different trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     return _answer("scan", locals())
@@ -397,7 +397,7 @@ def resolve(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
-        node: The disk and the launchers; None: those of this machine.
+        node: The disk and the launchers; None for this machine's.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
@@ -446,7 +446,7 @@ def resolve(
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option is invalid, or the config belongs to another trainer.
+        UsageError: An option is invalid, or the config belongs to a different trainer.
         IncompleteError: The tree cannot be read, or changed while it was read.
     """
     return _answer("resolve", locals())
@@ -731,7 +731,7 @@ def launch(
         output: Path of the launch config to write.
 
     Returns:
-        The launch; or the preflight that stops it, with every reason. In that case nothing is written.
+        The launch; if it is stopped, the preflight with every reason, and nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -795,8 +795,8 @@ def preflight(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PreflightQuestion`.
         config: Training config of the launch, if the trainer uses one.
-        disk: The source of free space and permissions; None: the file systems of this machine.
-        node: The source of facts about this disk and other machines; None: this machine.
+        disk: The source of free space and permissions; None for the file systems of this machine.
+        node: The source of facts about this disk and other machines; None for this machine.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
@@ -1100,7 +1100,7 @@ def seal(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
-        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty for the latest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
@@ -1370,7 +1370,7 @@ def explain(
         code: A finding's code, a verdict (struct-ok) or an exit code (14). Default: list all findings.
 
     Raises:
-        UsageError: There is no such finding, verdict or exit code.
+        UsageError: The finding, verdict or exit code does not exist.
     """
     return _answer("explain", locals())
 

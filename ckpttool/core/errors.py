@@ -58,8 +58,8 @@ def unknown_word(
         noun: The kind of name.
         word: The name as the user wrote it.
         known: All names.
-        where: The place that lists them.
-        matches: The certain matches; empty: similar names; None: no suggestion.
+        where: The place that lists all names.
+        matches: The certain matches; if empty, similar names are suggested; if None, no names are.
     """
     close = matches or ([] if matches is None else nearest(word.lower(), known))
     advice = f"did you mean {' or '.join(close)}?" if close else where
@@ -67,7 +67,7 @@ def unknown_word(
 
 
 def nearest(word: str, known: Sequence[str]) -> list[str]:
-    """Return the names most similar to a word, most similar first; names that are much less similar are left out."""
+    """Return the names most similar to a word, most similar first; much less similar names are left out."""
     from difflib import SequenceMatcher, get_close_matches
 
     close = get_close_matches(word, known, cutoff=_LIKE)

@@ -1,4 +1,4 @@
-"""Extensions of the main job by features: the core finds them by kind, and does not name any feature."""
+"""Extensions of the main job by features: the core finds extensions by kind, and does not name any feature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """Extensions of one feature. All are references, so that nothing is imported before it is needed."""
+    """Extensions of one feature. All fields are references, so that nothing is imported before it is needed."""
 
     answers: Mapping[str, str] | None = None
     """Noun of an answer -> the module of its document and its table."""
@@ -27,9 +27,9 @@ class Feature:
     storages: Mapping[str, str] | None = None
     """Scheme of a root -> `"module:name"` of a function from the root to a `core.storage.base.Storage`."""
     log_evidence: str | None = None
-    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: that of the first feature with one is used."""
+    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: the first feature that has a reference is used."""
     copies: str | None = None
-    """`"module:name"` of a `core.verify.copies.CopiesBegun`: that of the first feature with one is used."""
+    """`"module:name"` of a `core.verify.copies.CopiesBegun`: the first feature that has a reference is used."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
 
@@ -57,7 +57,7 @@ def row_of(code: str) -> Row:
     """Return the row of any code; no feature is imported for a code of the core.
 
     Raises:
-        ValueError: There is no such code.
+        ValueError: The code does not exist.
     """
     for row in rows():
         if row == code:

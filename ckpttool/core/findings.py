@@ -1,6 +1,6 @@
 """All kinds of findings: a row for each code, with its severities, its check, the remedy, and the text of the manual.
 
-This module has only those of the core. A trainer or a feature has its rows in its own `findings.py`.
+This module has only the rows of the core. The rows of a trainer or a feature are in its own `findings.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Severity(IntEnum):
     """The severity of a finding; the order matters."""
 
     NOTE = 0
-    """Worth knowing; changes no verdict."""
+    """Worth knowing, but changes no verdict."""
     SUSPECT = 1
-    """May be legal, may be damage; the shard is not counted as good."""
+    """May be legal or damage; the shard is not counted as good."""
     UNKNOWN = 2
     """Could not be checked, or changed while it was checked; never counted as good."""
     DAMAGE = 3
@@ -60,8 +60,8 @@ COMMAND = " " * 4
 class Row(str):
     """A kind of finding: its code, and the properties of every finding of this kind.
 
-    A row is a text, its code, so codes sort and compare. Each row is a single object in every process, even after
-    pickling.
+    A row is a string, its code, so that codes can be sorted and compared. Each row is a single object in every process,
+    even after pickling.
     """
 
     __slots__ = (
@@ -97,23 +97,23 @@ class Row(str):
     may_be_allowed: bool
     """False if the user cannot accept it, because there is nothing to launch, or the number of devices is unknown."""
     taken_with: str | None
-    """The option that chooses a checkpoint in spite of it."""
+    """The option that chooses a checkpoint in spite of such a finding."""
     verdict: Literal["missing", "unstable", "unsupported"] | None
-    """The verdict that it requires; None: the verdict for its severity."""
+    """The verdict that such a finding requires; None for the verdict of its severity."""
     is_elsewhere: bool
-    """Whether it reports that other machines may have more files."""
+    """Whether such a finding reports that other machines may have more files."""
     affects_start: bool
-    """False if a rule about configs finds it, and a start with a config that `launch` wrote is not affected by it."""
+    """False if a rule about configs finds it, and it does not affect a start with a config that `launch` wrote."""
     remedy: str | None
-    """The remedy, if the finding has none of its own."""
+    """The remedy for findings that do not bring a remedy."""
     group: Group
-    """Its heading in the manual."""
+    """The heading in the manual."""
     headline: str
     """One line, no full stop."""
     meaning: str
-    """Its description."""
+    """The description of the finding."""
     evidence: str
-    """How ckpttool detects it."""
+    """How ckpttool detects the problem."""
     trainers: Mapping[str, str]
     """The reaction of trainers, by title; empty if it is unknown or not applicable."""
     to_do: tuple[str, ...]

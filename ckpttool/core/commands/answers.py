@@ -22,7 +22,7 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
     """Write an answer in the requested format, and return the exit code.
 
     Raises:
-        WriteFailedError: It could not be written.
+        WriteFailedError: The answer could not be written.
     """
     if output.take(answer):
         return answer.exit_code
@@ -37,7 +37,7 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
 
 
 def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None], fmt: Format) -> ExitCode:
-    """Show the answers for all trees as one, and return the worst exit code; for one tree, same as `show`.
+    """Show the answers for all trees as one, and return the worst exit code; for a single tree, do the same as `show`.
 
     Raises:
         CkptToolError: There is only one tree, and it has no answer.

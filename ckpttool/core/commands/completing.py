@@ -1,4 +1,4 @@
-"""Shell completion. The prompt waits for it, so it imports little, is quick, and reports no errors."""
+"""Shell completion. The prompt waits for completion, so this module imports little, is quick, and reports no errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 
 PATIENCE = 1.0
-"""Seconds after which nothing is offered: a disk that does not respond must not block the prompt."""
+"""Seconds after which completion gives up, because a disk that does not respond must not block the prompt."""
 
 Completer = Callable[[typer.Context, str], "list[str]"]
 
@@ -78,7 +78,7 @@ def layouts(_: typer.Context) -> Iterable[str]:
 
 @_offered
 def simulated(_: typer.Context) -> Iterable[str]:
-    """Offer every trainer whose own choice is known."""
+    """Offer every trainer whose choice of checkpoint can be simulated."""
     from ckpttool.trainers.registry import trainers
 
     return ["own", *(trainer.name for trainer in trainers() if trainer.simulator_at is not None)]
@@ -86,7 +86,7 @@ def simulated(_: typer.Context) -> Iterable[str]:
 
 @_offered
 def topics(_: typer.Context) -> Iterable[str]:
-    """Offer the manual's pages, and commands."""
+    """Offer the pages of the manual and the commands."""
     from ckpttool.core.render.guide import topics
 
     return topics()

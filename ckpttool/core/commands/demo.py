@@ -1,4 +1,4 @@
-"""`ckpttool demo`."""
+"""The command `ckpttool demo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool guide`."""
+"""The command `ckpttool guide`."""
 
 from __future__ import annotations
 

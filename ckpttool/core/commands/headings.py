@@ -8,10 +8,11 @@ from typing import Any
 from ckpttool.core.commands.settings import variable_of
 
 OUTPUT = "Output"
-"""The heading of parameters without one."""
+"""The heading for parameters that declare none."""
 
 HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
-"""The headings of many commands, in the order of help. Headings of a single command come next, `OUTPUT` last."""
+"""The headings that many commands share, in the order of the help. Headings of a single command come next, `OUTPUT`
+last."""
 
 _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help")
 """Options of every command, which help shows last."""
@@ -29,7 +30,7 @@ FIRST_SCREEN = {
 """Options in the short `--help` of the commands with the most options; `--help-all` shows all of them."""
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
-"""Options that are still accepted but no longer shown: they have no effect in these commands."""
+"""Options that are still accepted but no longer shown, because they have no effect in these commands."""
 
 _EVERYWHERE = ("1, 2, 130", "Internal or system error; invalid command line; interrupted.")
 
@@ -45,8 +46,8 @@ def by_heading(
 
     Args:
         command: The command.
-        name: Its name; of a command in a group, the name of the group.
-        ctx: Its context.
+        name: The command's name; for a command in a group, the group's name.
+        ctx: The command's context.
         first_screen: Whether to leave out the options that only `--help-all` shows.
     """
     shown = FIRST_SCREEN.get(name) if first_screen else None
@@ -74,13 +75,13 @@ def _place(param: Any) -> int:  # noqa: ANN401  as above
 
 
 def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
-    """Return every exit code of a command, or of one in a group (`trash list`), with its meaning there."""
+    """Return every exit code of a command, or of a subcommand such as `trash list`, with the code's meaning there."""
     exits = exits_of(ctx.command) or exits_of(ctx.parent.command)
     return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
 def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
-    """Return the argument of `exits` for a command; empty for a command that shares those of its group."""
+    """Return the argument of `exits` for a command; empty if the command shares the exit codes of its group."""
     meanings: Mapping[int, str] = getattr(command.callback, "exits", {})
     return meanings
 
@@ -93,7 +94,7 @@ def _param_name(param: Any) -> str:  # noqa: ANN401  as above
 
 
 def _form(param: Any) -> str:  # noqa: ANN401  as above
-    """Return a parameter as it is typed, without its other names."""
+    """Return a parameter as typed on the command line, leaving out its other names."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     short = [opt for opt in param.opts if not opt.startswith("--")]

@@ -154,7 +154,7 @@ class Group(_Helped, TyperGroup):
         """Find the command.
 
         Raises:
-            UsageError: There is no command of that name; the message has the closest match.
+            UsageError: No command has that name; the message suggests the closest match.
         """
         names = self.list_commands(ctx)
         if args[0] not in names and not ctx.resilient_parsing:
@@ -189,7 +189,7 @@ def command_group(name: str, *, cls: type[Group] = Group) -> typer.Typer:
 
 
 def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
-    """Write the help of an option next to it, or below; typer would break `mindformers-rank` at its hyphen."""
+    """Write an option's help beside or below the option; typer would break `mindformers-rank` at the hyphen."""
     import textwrap
 
     lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)
@@ -230,7 +230,7 @@ def in_plain_words(error: typer.TyperException) -> str:
 
 
 def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
-    """Report a surplus argument, and how to name a checkpoint if it may be one; else typer's message."""
+    """Report a surplus argument, and how to name a checkpoint if it may be a name; otherwise use typer's message."""
     extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
     if extra is None or fault.ctx is None:
         return str(fault.format_message())

@@ -1,4 +1,4 @@
-"""`ckpttool launch`."""
+"""The command `ckpttool launch`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The machines of a launch, and its strictness."""
+    """The machines of a launch, and how strictly it is checked."""
 
     nodes: Annotated[
         int, typer.Option(min=1, help="Number of nodes; prints one command for each.", rich_help_panel="Launch")
@@ -79,7 +79,7 @@ class JobOptions:
     dry_run: DryRun = False
 
     def order(self, base: str, output: str, view: View) -> LaunchOrder:
-        """Return the order for the library."""
+        """Return these options as an order for the library."""
         return LaunchOrder(
             base=base,
             output=output,

@@ -1,4 +1,4 @@
-"""`ckpttool lint`."""
+"""The command `ckpttool lint`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checked(check: Callable[[], Lint], allowed: Sequence[Row], *, fix: bool, dif
     """Check configs, and fix them first if requested; with `diff` print the changes instead, and end the command.
 
     Raises:
-        Exit: The changes are printed.
+        Exit: The changes were printed.
     """
     from ckpttool.core.verbs.fixing import fix_config
 

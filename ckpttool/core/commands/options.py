@@ -1,4 +1,4 @@
-"""Options: the fields of a command's questions, each of which typer sees as one option.
+"""Options are the fields of a command's questions; typer sees each field as one option.
 
 The options of every command (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) are added to commands that do
 not define them. The options of a tree are in `tree_options`, so that a command that reads no tree does not import them.
@@ -40,7 +40,7 @@ _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
 class Time(float):
-    """A time and its original text, because another option may use another unit for the same number."""
+    """A time and its original text, because another option may use a different unit for the same number."""
 
     typed: str
 
@@ -49,8 +49,8 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
     """Return the parser of an option that takes a time.
 
     Args:
-        bare: The unit of a number without one: s, m, h or d; None: there must be one.
-        to: The unit of the result; that of a bare number, else seconds, by default.
+        bare: The unit of a bare number: s, m, h or d; None requires a unit.
+        to: The unit of the result; by default the unit of a bare number, or seconds if a unit is required.
         least: The shortest time, in the same unit.
     """
     into = to or bare or "s"
@@ -89,7 +89,7 @@ def _number(text: str) -> float | None:
 
 
 def share(text: str) -> Fraction | int | None:
-    """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None for anything else."""
+    """Parse `10%` as a fraction above 0 and up to 1, and `50G` as bytes; return None for any other text."""
     from fractions import Fraction
 
     percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
@@ -196,7 +196,7 @@ def always_writes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give typer one option for each field of every question of a command, and the command its questions.
+    """Give typer one option per field of a command's questions, and give the command the completed questions.
 
     `resolve`, `launch` and related commands share about twenty options; their questions declare each option once.
     """
@@ -239,7 +239,7 @@ class _Field(NamedTuple):
     name: str
     parameter: inspect.Parameter
     parse: Callable[[Any], Any] | None = None
-    """Converts typer's value to the field's value; if it is None, the field keeps its default."""
+    """Converts typer's value to the field's value; if typer's value is None, the field keeps its default."""
     also: str | None = None
     """A second field that is set from the same option."""
 
@@ -276,7 +276,7 @@ def _fields_of(question: type) -> list[_Field | _Question]:
 
 
 def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields by their names, made from typer's values.
+    """Return the fields by name, converted from typer's values.
 
     Raises:
         UsageError: An option is invalid, or contradicts another.
@@ -332,7 +332,7 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
 
 
 def _as_typed(kind: Any, default: Any) -> tuple[Any, Any, Callable[[Any], Any] | None]:  # noqa: ANN401  as above
-    """Return typer's type and default for a field, and the conversion to the field's type: None if none is needed."""
+    """Return typer's type and default for a field, and the conversion to the field's type, None if none is needed."""
     kinds = _kinds(kind)
     for each in kinds:
         if get_args(each)[1:] == (...,):  # typer knows lists
@@ -387,7 +387,7 @@ def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
 
 
 def _metavar(kinds: Iterable[Any]) -> str | None:
-    """Return the metavar of an option that defines none: N, X, or its choices."""
+    """Return the metavar for an option that does not define one: N, X, or the option's choices."""
     if bool in kinds:
         return None
     choices = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)), None)
@@ -406,7 +406,7 @@ def _only_one(option: str, names: list[str]) -> str:
     """Return the only value of an option.
 
     Raises:
-        UsageError: There are several, and the last one must not win silently.
+        UsageError: There are several values, and the last must not win silently.
     """
     if len(names) > 1:
         raise UsageError(f"{option} is given {len(names)} times ({', '.join(names)}), and only one can be chosen")

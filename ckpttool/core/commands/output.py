@@ -24,11 +24,11 @@ _CHUNK = 1 << 20
 
 
 _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
-"""Variables that make rich colour output that is not a terminal."""
+"""Variables that make rich use colours even if the output is not a terminal."""
 
 
 class Ending:
-    """The state of the output at the end: a script that requested JSON always receives a document."""
+    """The state of the output at the end, so that a script that requested JSON always receives a document."""
 
     result_begun = False
     error: str | None = None
@@ -36,7 +36,7 @@ class Ending:
 
 
 ending = Ending()
-"""The state of the current command line; a process runs command lines one after another."""
+"""The state of the current command line; a process may run several in turn."""
 
 _TAKEN: ContextVar[list[Answered] | None] = ContextVar("taken", default=None)
 
@@ -58,7 +58,7 @@ def is_taken() -> bool:
 
 
 def take(answer: Answered) -> bool:
-    """Pass an answer to the caller in Python; False: it must be printed."""
+    """Pass an answer to the caller in Python; return False if the answer must be printed instead."""
     answers = _TAKEN.get()
     if answers is not None:
         answers.append(answer)
@@ -87,7 +87,8 @@ def result(*pieces: str) -> None:
     """Write the result; it must be complete before its first byte is written.
 
     Raises:
-        WriteFailedError: It could not be written, for example because the disk is full. A closed pipe is not an error.
+        WriteFailedError: The result could not be written, for example because the disk is full. A closed pipe is not an
+        error.
     """
     if is_taken():
         return
@@ -97,7 +98,7 @@ def result(*pieces: str) -> None:
 
 
 def table(renderable: RenderableType) -> None:
-    """Write a result that is laid out for people; markup in names is text."""
+    """Write a result that is laid out for people; markup in names is printed as plain text."""
     from ckpttool.core.render.text import Summary
 
     width = _width()
@@ -128,7 +129,7 @@ def help_page(text: str) -> None:
 
 
 def page(markdown: str) -> None:
-    """Write a page of the manual: formatted on a terminal, through a pager if it is longer; Markdown elsewhere."""
+    """Write a page of the manual: formatted on a terminal, in a pager if it does not fit; as Markdown elsewhere."""
     if not _is_terminal():
         result(markdown.rstrip("\n"))
         return
@@ -158,7 +159,7 @@ def _has_pager() -> bool:
 
 
 def _width() -> int | None:
-    """Return the width for a result; None if rich determines it, from the terminal or the environment.
+    """Return the width for a result; None if rich takes the width from the terminal or the environment.
 
     Elsewhere lines are not wrapped: `grep` needs complete lines, and rich would use the width of stdin.
     """
@@ -271,7 +272,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _write_all(stream: TextIO, pieces: Iterable[str]) -> None:
-    """Write a complete text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
+    """Write a complete text, a megabyte at a time: without a buffer (`python -u`), write(2) accepts at most 2 GiB."""
     stream.flush()
     encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode
     for chunk in _chunks(pieces):

@@ -48,7 +48,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
         purpose: The files that ckpttool writes there, as a plural noun.
 
     Raises:
-        UsageError: Its folder does not exist, or another file has its name.
+        UsageError: The target's folder does not exist, or the target is a file of a different kind.
     """
     target = Path(path)
     assert_folder(path, option=option)
@@ -67,7 +67,7 @@ def assert_outside(path: str, root: str | None, *, option: str) -> None:
 
 
 def root_of(tree: TreeQuestion) -> str | None:
-    """Return the folder that is read; None if it does not exist, which the report then shows."""
+    """Return the folder that is read; None if the folder does not exist, which the report then shows."""
     try:
         located = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: none of them is changed
@@ -91,7 +91,7 @@ def first_line(source: ByteSource) -> Any:  # noqa: ANN401  any JSON value
     """Parse the first line of a file as JSON.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: The line is not JSON.
     """
     return json.loads(source.read(0, min(source.stamp.size, _FIRST_LINE)).partition(b"\n")[0])
 

@@ -1,4 +1,4 @@
-"""`ckpttool preflight`."""
+"""The command `ckpttool preflight`."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _bar(meter: Meter, wait: Callable[[float], bool]) -> None:
 
 @contextmanager
 def busy(label: str, *, quiet: bool) -> Iterator[None]:
-    """Show activity of unknown duration, once it takes long enough."""
+    """Show that work of unknown duration is running, once it takes long enough."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return

@@ -85,7 +85,7 @@ class ReportOptions:
         """Parse `--report FORMAT=FILE`; call it before any work.
 
         Raises:
-            UsageError: A report has no file, or no format that a file can have.
+            UsageError: A report has no file name, or its format cannot be written to a file.
         """
         return tuple(_file(text) for text in self.report or ())
 
@@ -230,7 +230,7 @@ def assert_reports_replaceable(
 
 
 def is_appended(fmt: ReportFormat, path: str) -> bool:
-    """Return whether a report is appended, as to the file that GitHub provides for the summary of a step.
+    """Return whether a report is appended to its file, such as the file that GitHub provides for a step's summary.
 
     Other text of the step in that file is preserved. No other file is appended to.
     """
@@ -244,7 +244,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_sarif(text: str) -> bool:
-    """Return whether it is SARIF with one run of ckpttool; several were combined by another tool."""
+    """Return whether a file is SARIF with a single run of ckpttool; several runs were combined by another tool."""
     document: Any = json.loads(text)
     try:
         (run,) = document["runs"]

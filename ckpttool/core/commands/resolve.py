@@ -1,4 +1,4 @@
-"""`ckpttool resolve`."""
+"""The command `ckpttool resolve`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SimulateOptions:
 
 
 OWN = "own"
-"""The trainer of the tree, whichever it is."""
+"""The value that selects the tree's own trainer."""
 
 
 @exits(
@@ -140,7 +140,7 @@ def resolve(
 
 
 def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
-    """Print one value per line, as requested; nothing without a checkpoint, so that a script does not continue.
+    """Print the requested values, one per line; nothing if there is no checkpoint, so that a script does not continue.
 
     Raises:
         UsageError: The field does not exist, or its value does not fit on one line.
@@ -158,7 +158,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
 
 def _value(document_members: Mapping[str, Document], name: str) -> str:
-    """Return the line of a field by its dotted name or its last part.
+    """Return the line to print for a field, which is named by its dotted name or only the last part.
 
     Raises:
         UsageError: The field does not exist, or its value does not fit on one line.

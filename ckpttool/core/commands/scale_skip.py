@@ -1,4 +1,4 @@
-"""`ckpttool scale-skip`."""
+"""The command `ckpttool scale-skip`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool scan`."""
+"""The command `ckpttool scan`."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def scan(
 
 
 def _unless_bare(answer: Listing) -> Listing | None:
-    """Return None for a folder with only the names of a tree, such as that of the ranks' logs."""
+    """Return None for a folder that has only the names of a tree, such as the folder with the ranks' logs."""
     return answer if answer.inventory.checkpoints or answer.exit_code is not ExitCode.OK else None

@@ -1,4 +1,4 @@
-"""`ckpttool schema`."""
+"""The command `ckpttool schema`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OF_COMMAND = {
     "inspect": "contents",
     "diff": "difference",
 }
-"""The document of a command whose name differs from it."""
+"""The document of each command whose name is not the document's name."""
 
 
 @exits({0: "The schema was printed."})

@@ -1,4 +1,4 @@
-"""`ckpttool seal`."""
+"""The command `ckpttool seal`."""
 
 from __future__ import annotations
 

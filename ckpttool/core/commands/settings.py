@@ -1,4 +1,4 @@
-"""Settings that are not on the command line: from the environment, else from a `ckpttool.toml` above the runs."""
+"""Settings that are not on the command line, from the environment or from a `ckpttool.toml` above the runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ KEYS: dict[str, tuple[tuple[type, ...], str]] = {
     "grace": ((str, int, float), 'a time such as "5m", or seconds'),
     "world-size": ((int,), "a whole number"),
 }
-"""Key in the file -> its types, and their description. The variable is named after the key: CKPTTOOL_DIR."""
+"""Key in the file -> the types of its value, and their description. The variable is named after the key:
+CKPTTOOL_DIR."""
 
 _KEY_OF = {
     "path": "dir",
@@ -34,7 +35,7 @@ _KEY_OF = {
 """Parameter name -> key, for every command with that parameter."""
 
 _WITHOUT = frozenset({"explain", "guide", "schema"})
-"""Commands for people who may be here because a setting is wrong."""
+"""Commands that ignore settings, because people may need them when a setting is wrong."""
 
 
 def variable_of(param: str, command: str) -> str | None:
@@ -86,7 +87,7 @@ class Settings(dict[str, Any]):
         return "; ".join(f"{', '.join(dict.fromkeys(names))} from {place}" for place, names in keys.items())
 
     def _read(self) -> Mapping[str, Any]:
-        """Read the nearest file in or above all named trees, else the current folder."""
+        """Read the nearest file in or above all named trees; if no tree is named, in or above the current folder."""
         params = self._ctx.params
         named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
         try:
@@ -123,7 +124,7 @@ def _checked(path: str) -> Mapping[str, Any]:
     """Read a file, and reject unknown settings and invalid values.
 
     Raises:
-        UsageError: The file has one, or cannot be read.
+        UsageError: The file has an unknown setting or an invalid value, or cannot be read.
     """
     table = _parsed(path)
     for key, value in table.items():

@@ -167,7 +167,7 @@ class RowOptions:
 
     @property
     def most(self) -> int | None:
-        """Maximum number of rows; None: all."""
+        """Maximum number of rows; None shows all rows."""
         return None if self.all_rows else self.limit
 
 
@@ -265,7 +265,7 @@ class EngineOptions:
 
 
 class _Ours:
-    """Stdout without the messages about nodes that Ray's threads print, or Ray itself at connect and disconnect."""
+    """Stdout that drops messages about nodes from Ray's threads, and from Ray itself on connect and disconnect."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""`ckpttool verify`."""
+"""The command `ckpttool verify`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class CheckOptions:
         )
 
     def today(self, question: CheckQuestion, tree: Tree, *, quiet: bool) -> CheckQuestion:
-        """Convert a share of all bytes to today's subset, a different one each day until all bytes are read."""
+        """Convert a share of all bytes to today's subset; the subset changes each day until all bytes are read."""
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question
@@ -148,7 +148,7 @@ _DEAR_BYTES = 1 << 40
 
 
 def part_of(day: int, parts: int) -> int:
-    """Return the subset of a day, from 1, so that all subsets are used, for any number of days between two runs.
+    """Return the number of a day's subset, from 1; all subsets are used, however many days lie between two runs.
 
     The remainder of the day number would always select the same one of 7 parts for a weekly run. The digit sum in
     base `parts` does not: along every arithmetic progression, all remainders are equally frequent (Gelfond, 1968), and
@@ -165,7 +165,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
     """Parse `--subset`: N/T, a fraction of all bytes, or a number of bytes.
 
     Raises:
-        UsageError: The text has another form, or N and T are not whole numbers with 1 <= N <= T.
+        UsageError: The text has a different form, or N and T are not whole numbers with 1 <= N <= T.
     """
     if (part := share(text)) is not None:
         return part
@@ -285,7 +285,7 @@ def _assert_stats_replaceable(path: str, tree: Tree) -> None:
     """Reject a target that is not ours, before hours of reading.
 
     Raises:
-        UsageError: It is in the tree, its folder does not exist, or another file has its name.
+        UsageError: The target is in the tree, its folder does not exist, or it is a file of a different kind.
     """
     assert_outside(path, tree.inventory.root if tree.layout.is_tree else None, option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_numbers, purpose="numbers")
@@ -300,7 +300,7 @@ def _write_stats(path: str, answer: Verification) -> None:
     """Write each tensor's statistics to a file.
 
     Raises:
-        CkptToolError: It could not be written.
+        CkptToolError: The file could not be written.
     """
     from ckpttool.core.render.answers.verdicts import stats_lines
     from ckpttool.core.write.files import replace

@@ -1,1 +1,1 @@
-"""Pure rules: nouns in, nouns out; no clock, no file, no tensor."""
+"""Pure rules, which turn nouns into nouns and use no clock, file or tensor."""

@@ -23,7 +23,7 @@ def signs_of_writing(
     """Report unfinished files, and the youngest file if it is younger than the grace time.
 
     Args:
-        unfinished: Paths of files under a temporary name.
+        unfinished: Paths of files that have a temporary name.
         written: Paths of files that saves write, with their mtimes in Unix seconds.
         now: Unix seconds.
         grace: Seconds. A time that far in the future only shows that a clock was wrong.
@@ -49,7 +49,7 @@ def signs_of_writing(
 def stale_pointers(
     pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
 ) -> Iterator[PointerFix]:
-    """Find the records that name a checkpoint to delete; each is to name the best remaining checkpoint that it can.
+    """Find the records that name a checkpoint to delete, and the best remaining checkpoint that each can name.
 
     Args:
         pointers: The current records.
@@ -77,7 +77,7 @@ def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingI
 
     Args:
         pointers: The current records.
-        checkpoint: The checkpoint that they are to name.
+        checkpoint: The checkpoint that the records must name.
         naming: The naming rules of the tree's layout.
     """
     texts = naming(checkpoint)

@@ -31,7 +31,7 @@ def believable(evidence: Evidence) -> Evidence:
     """Return the evidence unchanged if it is plausible.
 
     Raises:
-        UsageError: It claims more ranks than any training run has.
+        UsageError: The evidence claims more ranks than any training run has.
     """
     for world in evidence.worlds:
         if world.world_size > MAX_RANKS:
@@ -66,7 +66,7 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
 
 
 def no_objections(_: Checkpoint) -> Sequence[Finding]:
-    """Return no findings: the question is not about a next run."""
+    """Return no findings, because the question is not about a next run."""
     return ()
 
 
@@ -80,13 +80,13 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     objections: Callable[[Checkpoint], Sequence[Finding]] = no_objections,
     under_way: tuple[Finding, ...] = (),
 ) -> Inventory:
-    """Add to each save its recorded health and the findings of its listing, and to the tree those of its own rules.
+    """Add to each save its recorded health and the findings of its listing, and to the tree the findings of its rules.
 
     Args:
         inventory: The inventory as scanned.
         expected: The expected files of each save.
         book: The trainer's health file.
-        names: The name of each save in that file; None if the record is inside the save.
+        names: The name of each save in the health file; None if the record is inside the save.
         world_size: Number of ranks, if the user sets it.
         objections: The trainer's objections to a save at the sizes of the next run.
         under_way: Findings about a change of the tree that is running or was interrupted.
@@ -155,7 +155,7 @@ def _seen(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
 
 
 def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report that a save is unfinished, or may be, unless the scan has already named the files that it lacks."""
+    """Report that a save is unfinished, or may be, unless the scan has already named its missing files."""
     if blocking(checkpoint.findings):
         return []
     if checkpoint.commit is CommitState.UNKNOWN:
@@ -185,7 +185,7 @@ def _names_any(files: ExpectedFiles | None) -> bool:
 
 
 def _uncertain(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
-    """Return the reasons for which the layout is uncertain about the required files."""
+    """Return the reasons why the layout is uncertain about the required files."""
     return expectation.doubts
 
 

@@ -1,4 +1,4 @@
-"""Data position if the trainer continues without a setting: whole numbers, from facts that the trainer states."""
+"""Data position if the trainer continues without a setting, in whole numbers from facts that the trainer states."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """Samples read before a save, according to that save."""
+    """The number of samples read before a save, according to the save itself."""
 
     samples: int | None
-    """None: unknown."""
+    """None if unknown."""
     source: SampleSource | None
     """None if `samples` is None."""
     old_batch: int | None
-    """Global batch size when it was saved, in samples; None: unknown."""
+    """Global batch size at the time of the save, in samples; None if unknown."""
     new_batch: int | None
     """Global batch size of the resumed run; unchanged unless the user or a config sets it."""
 
     @property
     def changes(self) -> bool:
-        """Whether the batch size changes, or may change: a new one is requested and the old one is unknown."""
+        """Whether the batch size changes, or may change because a new size is requested and the old size is unknown."""
         return self.new_batch != self.old_batch
 
 
 def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> Consumed:
-    """Count the samples read before a save: from its own record, else from its step and batch size.
+    """Count the samples read before a save, from its own record or, without a record, from its step and batch size.
 
     Args:
         plan: The plan to resume.
@@ -59,12 +59,12 @@ def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> 
 
 
 def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
-    """Continue after the samples read, for any batch size: nothing is repeated or lost.
+    """Continue after the samples already read, whatever the batch size, so that no sample is repeated or lost.
 
     Args:
-        step: Steps done when it was saved.
+        step: Steps completed when the checkpoint was saved.
         read: The samples read, according to the save.
-        why: How the trainer does it, in one sentence.
+        why: How the trainer does this, in one sentence.
     """
     if read.samples is None:
         return GoesOn(effect=DataEffect.UNKNOWN, why=why)
@@ -80,12 +80,12 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
 
 def batches_read(step: int, read: Consumed) -> int | None:
-    """Return how many batches of the new size the samples fill; None if that number would be meaningless.
+    """Return how many batches of the new size the samples fill; None if the steps do not show a single old size.
 
     If the size changed during the run, for example by a schedule, the steps did not all use batches of one size.
 
     Args:
-        step: Steps done when it was saved.
+        step: Steps completed when the checkpoint was saved.
         read: The samples read, according to the save.
     """
     if read.samples is None or read.new_batch is None:
@@ -99,10 +99,10 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
     """Return the sample that a run reads next after a number of steps, counted from the beginning over all epochs.
 
     Args:
-        step: Steps done, or treated as done.
+        step: Steps completed, or treated as completed.
         batch: Samples per step over all ranks.
-        epoch_steps: Steps per epoch; None: the data are endless.
-        epoch_samples: Samples per epoch; its last step may have fewer than a full batch.
+        epoch_steps: Steps per epoch; None if the data are endless.
+        epoch_samples: Samples per epoch; the last step may use less than a full batch.
 
     Raises:
         ValueError: A size is below 1, or the step is negative.
@@ -118,16 +118,16 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
 def by_step(
     step: int, read: Consumed, *, epoch_steps: int | None, epoch_samples: int | None = None, why: str
 ) -> GoesOn:
-    """Recompute the position from the step as if all steps had the new size: correct only if the size did not change.
+    """Recompute the position from the step as if all steps had the new size; correct only if the size did not change.
 
     The result is compared with the run's position at the save, computed with its batch size at that time.
 
     Args:
-        step: Steps done when it was saved; the new run skips the same number of its steps.
+        step: Steps completed when the checkpoint was saved; the new run skips the same number of its steps.
         read: The samples read, according to the save.
-        epoch_steps: Steps per epoch at the old size; None: the data are endless, or the number is unknown.
-        epoch_samples: Samples per epoch; None: computed from its steps, as if the last batch was full.
-        why: How the trainer does it, in one sentence.
+        epoch_steps: Steps per epoch at the old size; None if the data are endless or the number is unknown.
+        epoch_samples: Samples per epoch; None computes the number from the steps, as if the last batch were full.
+        why: How the trainer does this, in one sentence.
     """
     old, new = read.old_batch, read.new_batch
     if old is None or new is None:
@@ -154,11 +154,11 @@ def by_step(
 
 
 def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn:
-    """Read the epoch from its beginning while the counters continue: as many samples as it repeats are never reached.
+    """Read the epoch from its beginning while the counters continue: as many samples are never read as are repeated.
 
     Args:
         read: The samples read, according to the save.
-        epoch_samples: Samples per epoch; None: unknown.
+        epoch_samples: Samples per epoch; None if unknown.
         why: The reason, in one sentence.
     """
     cycle = None if read.samples is None or epoch_samples is None else read.samples % epoch_samples
@@ -174,7 +174,7 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
 
 
 def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) -> tuple[Finding, ...]:
-    """Report the effects that a reader of the plan must not miss as findings.
+    """Report as findings the effects that a reader of the plan must not miss.
 
     Args:
         position: Where the data continue.
@@ -205,7 +205,7 @@ def _samples(number: int | None) -> str:
 def against_size(
     checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
 ) -> list[Finding]:
-    """Report sizes that differ from those of the save: a suspicion if the trainer cannot load it, else a note.
+    """Report sizes that differ from the save's: a suspicion if the trainer cannot load the save, otherwise a note.
 
     Args:
         checkpoint: The save.
@@ -237,7 +237,7 @@ def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool
         title: The trainer's name in sentences.
         instead: The consequence: "and load a copy of step 300".
         remedy: The remedy.
-        stops: Whether it does harm even if a checkpoint is named.
+        stops: Whether the path does harm even if the user names a checkpoint.
     """
     make = suspect if stops else note
     message = f"{title} on its own would choose it as the newest save, {instead}"

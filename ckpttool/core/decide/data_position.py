@@ -1,4 +1,4 @@
-"""Position at which the data loader starts, in integers: a float would round a step away."""
+"""Position at which the data loader starts, in integers, because a float could round to a different step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def skip_seen_data(
     Args:
         segments: Batches consumed, per global batch size.
         new_global_batch: Global batch size of the resumed run, in samples.
-        sink_size: Batches per data sink in the resumed run; None without data sinking.
+        sink_size: Batches per data sink in the resumed run; None if the run does not use data sinking.
 
     Returns:
         Batches of `new_global_batch` samples, and the number of samples seen twice.
@@ -138,7 +138,7 @@ def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestio
 
 
 def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
-    """Return the next step, counted in batches of the new size; segments do not change it.
+    """Return the next step, counted in batches of the new size; segments do not change this step.
 
     Args:
         step: True global step of the checkpoint.
@@ -230,7 +230,7 @@ def _checked(step: Step, changed_at: Step | None) -> int:
 
 
 def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
-    """Drop the first `changed_at` steps: they used the old data set."""
+    """Drop the first `changed_at` steps, which used the old data set."""
     remaining = changed_at
     segments = []
     for segment in past:
@@ -263,7 +263,7 @@ def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None
 
 
 def _divisors(number: int) -> set[int]:
-    """Return the divisors of a positive number; above 10**12, those that a short search finds."""
+    """Return the divisors of a positive number; above 10**12, only the divisors that a short search finds."""
     most = min(math.isqrt(number), _MOST_TRIED)
     small = [size for size in range(1, most + 1) if number % size == 0]
     return {*small, *(number // size for size in small)}

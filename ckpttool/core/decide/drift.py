@@ -22,9 +22,9 @@ class Drift:
 
 
 def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
-    """Add a drift to each save of its run from the first that differs: the error stays in the weights.
+    """Add a drift to each save of its run from the first that differs, because the error stays in the weights.
 
-    A save is excluded if the training had gone back to before the save in which the drift was found.
+    A save is excluded if the run had gone back to a point before the save in which the drift was found.
 
     Args:
         inventory: The inventory, with the findings of each save.

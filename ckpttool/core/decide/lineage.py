@@ -1,4 +1,4 @@
-"""Lineage of a tree's training runs: the saves on it, and those abandoned or repeated."""
+"""Lineage of a tree's training runs: the saves on the lineage, and the saves that were abandoned or repeated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lineage:
         return sorted(newest_first, key=lambda checkpoint: self._run_again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
-        """Report for a chosen checkpoint that it belongs to an earlier run's lineage.
+        """Report that a chosen checkpoint belongs to an earlier run's lineage.
 
         Unless the user named it, this happens only if no other checkpoint can be loaded.
         """
@@ -96,7 +96,7 @@ class Lineage:
         return [*findings, *self._tracked.findings(self.inventory)]
 
     def past(self, checkpoint: Checkpoint) -> PastSizes:
-        """Return the recorded batch sizes of the saves on the path to a checkpoint, itself included."""
+        """Return the recorded batch sizes of the saves on the path to a checkpoint, including the checkpoint itself."""
         place = self.progress.of(checkpoint)
         saves = [
             save
@@ -186,7 +186,7 @@ class TrackedLineage:
         """Classify the checkpoints beyond the tracker.
 
         Args:
-            inventory: With the times of the tracker and of saves with other numbers, if the disk shows them.
+            inventory: The tree, with the times of the tracker and of saves with other numbers, if the disk shows them.
             progress: The progress of the same tree.
         """
         tracked = inventory.tracked
@@ -262,7 +262,7 @@ def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progres
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:
-    """Return whether a save is unfinished according to the listing: such a save proves no rewind."""
+    """Return whether a save is unfinished according to the listing: such a save does not prove a rewind."""
     missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
     return missing or checkpoint.commit in {CommitState.UNCOMMITTED, CommitState.UNKNOWN}
 

@@ -59,11 +59,11 @@ class View:
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
     def at(self, key: str, otherwise: str) -> str:
-        """Return the key to show for a setting that may be missing: itself, its section, or the key that needs it."""
+        """Return the key to show for a setting that may be missing: its own, its section's, or one that requires it."""
         return key if self.line(key) is not None else otherwise
 
     def line(self, key: str) -> int | None:
-        """Return the line of a setting; if it is not set, of the section that should contain it."""
+        """Return the line of a setting or, if it is not set, of the section that should contain it."""
         while key:
             entry = self._by_key.get(key)
             if entry is not None and entry.line is not None:
@@ -81,7 +81,7 @@ class Problem:
     """The dotted key to show: an existing key, or a key in an existing section."""
     message: str
     remedy: str
-    """The change that fixes it."""
+    """The change that fixes the problem."""
     expected: str | None = None
     """The right value, if there is exactly one."""
     actual: str | None = None
@@ -129,7 +129,7 @@ def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, p
     Args:
         view: The config.
         rule_problems: Each problem with the rule that found it.
-        path: The config, as the user gave it.
+        path: The path of the config, as the user gave it.
     """
     return as_the_file_has_them(
         brief(
@@ -149,7 +149,7 @@ def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, p
 
 
 def safe_fixes(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]]) -> tuple[SafeFix, ...]:
-    """Return the fixes of mistakes with one right value, in the given order, without values from an alias."""
+    """Return the fixes for mistakes that have one right value, in the given order, excluding values from an alias."""
     return tuple(
         SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)
         for rule, problem in rule_problems

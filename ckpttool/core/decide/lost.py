@@ -14,10 +14,10 @@ from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Step, counted, lasting
 
 Written = Callable[[Checkpoint], "tuple[int, int] | None"]
-"""When the first and the last of a save's shards were written, in nanoseconds since 1970; None: unknown."""
+"""Returns when a save's first and last shards were written, in nanoseconds since 1970; None if unknown."""
 
 LEAST_SECONDS = 60.0
-"""Two saves are further apart. Files that are closer may be copies, which have the times of the copying."""
+"""Two saves are further apart than this. Files with closer times may be copies, which show the time of the copying."""
 
 LEAST_GAP = 2
 """The pause between two saves is at least this many times as long as writing a save. Copying makes no such pause."""
@@ -45,7 +45,7 @@ def lost_steps(checkpoint: Checkpoint, lineage: Lineage) -> tuple[int, int | Non
 
 
 def _on_lineage(checkpoint: Checkpoint, lineage: Lineage) -> list[Checkpoint]:
-    """Return the saves of a checkpoint's training that were not abandoned, without copies under a higher number."""
+    """Return the saves of a checkpoint's run that were not abandoned, excluding copies under a higher number."""
     saves = (save for save in lineage.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
     return [save for save in saves if save.prefix == checkpoint.prefix and lineage.abandoned(save) is None]
 
@@ -66,10 +66,10 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
 
 
 def with_saves(point: ResumePoint, lineage: Lineage, written: Written) -> ResumePoint:
-    """Compute the duration of the lost steps from the times of saves, if no log shows it and the times are plausible.
+    """Compute the duration of the lost steps from the times of saves, if no log shows it and these are plausible.
 
-    They are plausible if nothing is written for some time between two saves: a copy writes one file after the other,
-    without a pause. For saves of one file each, such a pause cannot be distinguished from the copying of a file.
+    The times are plausible if nothing is written for some time between two saves: a copy writes one file after the
+    other, without a pause. For saves of one file each, such a pause cannot be distinguished from the copying of a file.
     """
     if point.lost_time is not None or not point.lost_steps:
         return point
@@ -107,7 +107,7 @@ def _pairs(chosen: Checkpoint, lineage: Lineage) -> Iterator[tuple[Checkpoint, C
 
 
 def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
-    """Report that a choice loses more than the user allows, or that this is unknown."""
+    """Report that a choice loses more than the user allows, or that the loss is unknown."""
     lost, took, name = point.lost_steps, point.lost_time, point.checkpoint.name
     steps, seconds = question.max_lost_steps, question.max_lost_seconds
     by_steps = "" if steps is None else f"--max-lost-steps allows {steps}"

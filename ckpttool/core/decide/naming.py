@@ -10,10 +10,10 @@ from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.errors import UsageError
 
 LATEST = "latest"
-"""As a name: the same as giving no name."""
+"""The name that has the same effect as giving no name."""
 
 _NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
-"""A save that is named by its step: `iteration_00000030`, `step-30`."""
+"""The name of a save that is named after its step: `iteration_00000030`, `step-30`."""
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
@@ -21,7 +21,7 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
     Args:
         checkpoints: The checkpoints; the result keeps their order.
-        name: The name in tables, another name of the checkpoint, its plain number if it is named by its step, or a
+        name: The name in tables, another name of the checkpoint, its plain number if it is named after its step, or a
             shard's file name, with or without folders and extension.
     """
     *folders, last_part = name.rstrip("/").split("/")
@@ -63,7 +63,8 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
         name: The value of `--checkpoint`.
 
     Raises:
-        UsageError: They select different checkpoints. A trainer may ignore a name next to a file; ckpttool does not.
+        UsageError: The path and the name select different checkpoints. A trainer may ignore a name next to a file;
+        ckpttool does not.
     """
     matches = named(checkpoints, focus)
     if name in {None, LATEST}:
@@ -81,7 +82,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a name is a shard's without its extension, or just the number of a save named by its step."""
+    """Return whether a name is a shard's without its extension, or just the number of a save named after its step."""
     return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
         and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None

@@ -21,8 +21,7 @@ def judge_one_node(
     Args:
         decision: The choice from the files visible here.
         inventory: These files.
-        around: The evidence for other
-        machines.
+        around: The evidence for other machines.
     """
     if isinstance(decision, NoResumePoint):
         # If all ranks write to one folder, only a launcher shows that a disk is one of several.
@@ -135,7 +134,7 @@ def _world(rejection: Rejection) -> int | None:
 
 
 def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
-    """Return whether missing folders are the only problem of a checkpoint: damage here is damage on every machine."""
+    """Return whether missing folders are the only problem; damage found here would be damage on every machine."""
     reasons = blocking(rejection.reasons)
     is_elsewhere = all(_is_elsewhere(reason, ranks) for reason in reasons)
     return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(ranks)
@@ -149,7 +148,7 @@ def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
 
 
 def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:
-    """Return whether ranks are the share of one of several equal machines: a row that begins at a multiple."""
+    """Return whether ranks look like one machine's equal share: consecutive, from a multiple of their number."""
     count, first, last = len(ranks), ranks[0], ranks[-1]
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
@@ -162,7 +161,7 @@ def _unknown(rejection: Rejection, ranks: Collection[Rank]) -> Rejection:
 
 
 def _open(reason: Finding) -> Finding:
-    """Report a file that another machine may have: then it is unknown whether the save was finished."""
+    """Report a file that another machine may have, so that it is unknown whether the save was finished."""
     if reason.code is not Code.UNCOMMITTED_SAVE:
         return replace(reason, severity=Severity.UNKNOWN)
     message = "the record that the trainer writes last is not on this machine"
@@ -189,7 +188,7 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 
 def _if_all_here(ranks: Sequence[Rank]) -> str:
-    """Describe the option that declares these ranks complete; ranks from 2 on never are."""
+    """Describe the option that declares these ranks complete; ranks that do not begin at 0 cannot be complete."""
     count = len(ranks)
     is_first = count > 0 and ranks[-1] == count - 1
     return f"; if the training has no more ranks than these {count}, pass --world-size {count}" if is_first else ""

@@ -41,11 +41,11 @@ def by_check(
     of_devices: Iterable[Finding] = (),
     view: View = USUAL,
 ) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings of a decision by check; findings about the config are not among them.
+    """Return the findings of a decision by check, excluding findings about the config.
 
     Args:
         decision: The decision of `resolve` with this config.
-        config: The base config, whose findings belong to its own check; None without a config.
+        config: The base config, whose findings belong to its own check; None if there is no config.
         strict: Whether a rejected newer checkpoint prevents a launch.
         of_devices: The trainer's findings about the devices to be started.
         view: Whether ranks are also grouped by machine.
@@ -132,7 +132,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Return all reasons against the newest checkpoint and the one to repair, and the worst against each other one.
+    """Return all reasons against the newest checkpoint and the checkpoint to repair; for the others, the worst reason.
 
     An abandoned checkpoint is only a note if another finding says that it may not be abandoned.
     """
@@ -145,7 +145,7 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
-    """Report newer checkpoints. One that could not be checked may be intact, and its steps would be repeated."""
+    """Report newer checkpoints. If one could not be checked, it may be intact, and its steps would be repeated."""
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, rejection in enumerate(plan.point.rejected):
         why = max(rejection.reasons, key=lambda reason: reason.severity)
@@ -164,7 +164,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
 
 
 def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:
-    """Report the disk space that the next saves lack."""
+    """Report how much disk space is missing for the next saves."""
     return (*_space(need), *_inodes(need), *_rights(need))
 
 

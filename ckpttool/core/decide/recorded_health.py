@@ -14,7 +14,7 @@ IGNORE_HEALTH = "--ignore-health chooses it anyway"
 
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
-    """Attach to each checkpoint its recorded health; unknown without a record.
+    """Attach to each checkpoint its recorded health, which is unknown if there is no record.
 
     A trainer may record only one rank's file. A record of another rank's file, by any writer, is about the same save;
     the worst record counts.
@@ -53,7 +53,7 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
 
 
 def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
-    """Return the findings against a checkpoint; for an intact drifted replica, only its health.
+    """Return the findings against a checkpoint; for an intact drifted replica, only the findings about its health.
 
     Args:
         findings: Findings about the checkpoint or its shards.

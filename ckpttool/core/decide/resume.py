@@ -75,11 +75,11 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:
-    """Choose from the newest checkpoint down, and stop at the first good one: nothing older is checked.
+    """Choose the first good checkpoint, from the newest to the oldest; nothing older than the choice is checked.
 
     Args:
         inventory: The checkpoints, with expected ranks and recorded health.
-        question: The question.
+        question: The user's request.
         verdict_of: Checks one checkpoint's shards; called only if names alone do not rule it out.
 
     Raises:
@@ -147,7 +147,7 @@ def _nothing(
     findings: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> NoResumePoint:
-    """Report that no checkpoint is usable, and the files to restore: reads the headers of the newest to find them."""
+    """Report that no checkpoint is usable, and name the files to restore after reading the newest one's headers."""
     opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
@@ -278,7 +278,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return new findings; a finding reported before is not repeated, even with another remedy."""
+    """Return new findings; a finding reported before is not repeated, even with a different remedy."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 
@@ -353,7 +353,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | N
 
 
 def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
-    """Return the requested prefix, or the config's if there are several trainings, with a note."""
+    """Return the requested prefix, or the config's if there are several training runs, with a note."""
     prefixes = _trainings(inventory.checkpoints)
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
@@ -374,7 +374,7 @@ def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
 
 
 def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
-    """Report that several trainings are possible, and that the config selects none of them."""
+    """Report that several training runs are possible, and that the config selects none of them."""
     prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
@@ -390,7 +390,7 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
 
 
 _NO_PREFIX = "''"
-"""The name as a shell accepts it."""
+"""The empty prefix, as typed in a shell."""
 
 
 def _may_be_a_training(checkpoint: Checkpoint) -> bool:
@@ -445,7 +445,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
 
 
 def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
-    """Name the only ranks that prevent the newest checkpoint, if the other ranks are intact.
+    """Name the ranks that alone prevent a resume from the newest checkpoint, if the other ranks are intact.
 
     Args:
         rejected: All rejected checkpoints, newest first, with every finding against them.
@@ -479,7 +479,7 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
 
 
 def _at_fault(rejection: Rejection) -> frozenset[Rank]:
-    """Return the ranks whose shards are the only problem; empty if there are others, or if all ranks are affected."""
+    """Return the ranks whose shards are the only problem; empty if there are others or all ranks are affected."""
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()

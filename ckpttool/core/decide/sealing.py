@@ -19,9 +19,8 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
 
     Args:
         layout: The layout of its tree.
-        checkpoint: With its world size, if known.
-        verdict: The verdict on all its
-        shards, with every byte read, and with digests.
+        checkpoint: The checkpoint, with its world size if known.
+        verdict: The verdict on all shards, with every byte read, and with digests.
         at: UTC, `2025-01-31T23:59:59Z`.
         by: Version of ckpttool.
 
@@ -48,7 +47,7 @@ def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
 
 
 def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
-    """Return the seals, without digests of tensors if these would exceed the size limit of a manifest."""
+    """Return the seals, leaving out the digests of tensors if they would exceed the size limit of a manifest."""
     sealed_shards = tuple(seals)
     distinct = {seal.tensors for seal in sealed_shards if seal.tensors is not None}
     nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
@@ -82,7 +81,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
     manifest may be the only record of the last rank. New shards are added.
 
     Args:
-        old: The manifest on the disk; None if there was no manifest.
+        old: The manifest on the disk; None if no manifest exists.
         new: The manifest of the current files.
         reseal: Replace all records with the current ones; unchanged files keep their `first_seen`.
 
@@ -151,7 +150,7 @@ def _file_gone(before: ShardSeal) -> Finding:
 
 
 def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
-    """Report the differences from an older seal; if one was damage, this is the last report of it."""
+    """Report the differences from an older seal; if a difference was damage, this is the last report of the damage."""
     for path, before in recorded.items():
         current_seal = current.get(path)
         if current_seal is None:

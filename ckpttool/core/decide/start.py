@@ -9,14 +9,14 @@ from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, may_be_g
 def start_findings(
     start: JudgedStart, plan: ResumePlan, *, trainer: str, config: str | None, remedy: str
 ) -> tuple[Finding, ...]:
-    """Report problems of the current start: it loads another save, stops, begins at step 0, or is unknown.
+    """Report problems with the current start: it loads a different save, stops, begins at step 0, or is unknown.
 
     Args:
         start: The simulated start.
         plan: The intended start.
         trainer: The trainer's display name.
-        config: The path of its config; None without a config.
-        remedy: The remedy that makes it load the chosen save.
+        config: The path of the trainer's config; None if there is no config.
+        remedy: The change that makes the start load the chosen save.
     """
     chosen, simulation = plan.point.checkpoint, start.simulation
     if start.takes(chosen.name):
@@ -45,7 +45,7 @@ def start_findings(
 
 
 def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
-    """Return whether a save of this name was skipped only because it could not be checked, without known damage."""
+    """Return whether a save of this name was skipped only because it could not be checked; no damage is known."""
     return any(
         rejection.checkpoint.name == name and may_be_good(rejection.reasons) for rejection in plan.point.rejected
     )

@@ -1,8 +1,8 @@
 """The rule for a checkpoint's step, for every layout and every command.
 
-The step is read from inside a checkpoint, else from its name. A name counts only after the stem that the checkpoints of
-the tree share, and only if the content, the siblings and the commit times do not contradict it. A checkpoint whose step
-fails this rule is not deleted, sealed, healed or named in a tracker.
+The step is read from inside a checkpoint or, if it is not there, from the name. A name counts only after the stem that
+the checkpoints of the tree share, and only if the content, the siblings and the commit times do not contradict it. A
+checkpoint whose step fails this rule is not deleted, sealed, healed or named in a tracker.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
-    """Return whether its number does not show the progress of the training: a copy, another run's, or just a name.
+    """Return whether a checkpoint's number shows no training progress: a copy, another run's save, or just a name.
 
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
@@ -167,7 +167,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
         findings: The findings against it.
-        is_tracked: Whether a record of the trainer names the last one.
+        is_tracked: Whether a record of the trainer names the last checkpoint.
     """
     against = {(finding.code, finding.severity) for finding in findings}
     if (Code.DUPLICATE_CHECKPOINT, Severity.UNKNOWN) in against:
@@ -190,7 +190,7 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
 
 
 def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return the checkpoint that `latest` selects: not a copy, and not a folder without a step, if there is another.
+    """Return the checkpoint that `latest` selects; a copy or a folder without a step only if there is nothing else.
 
     Args:
         newest_first: All checkpoints of a tree whose steps are determined.
@@ -200,7 +200,7 @@ def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
 
 
 def _is_anything(save: Checkpoint) -> bool:
-    """Return whether a folder may belong to no training: a person named it, and its step is unknown."""
+    """Return whether a folder may not belong to any run, because a person named it and its step is unknown."""
     return save.step is None and save.named is not None and save.named.is_free
 
 
@@ -237,7 +237,7 @@ def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _believed_stems(saves: Sequence[Checkpoint], refuted: int) -> frozenset[str]:
-    """Return the text before numbers that are steps: proven by the content, else used by most checkpoints."""
+    """Return the text before numbers that are steps: proven by the content, or otherwise used by most checkpoints."""
     votes: Counter[str] = Counter()
     proven: set[str] = set()
     denied: set[str] = set()
@@ -343,7 +343,7 @@ def _number(save: Checkpoint) -> int:
 
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
-    """Return the checkpoint whose number fits the order of the others best; of two, the tracked or the certain one."""
+    """Return the checkpoint whose number best fits the others' order; at a tie, the tracked or the certain one."""
     rest = [save for save in saves if all(save is not saved for saved in group)]
     misfits = sorted((_misfits(save, rest), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
@@ -377,7 +377,7 @@ def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
 def _out_of_order(
     saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
 ) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find checkpoints that were committed before a checkpoint of a lower step: left from an earlier run, or copied."""
+    """Find checkpoints that were committed before one with a lower step: copies, or leftovers of an earlier run."""
     by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
     for save in saves:
         if save.committed_ns is not None and save.step is not None and save.key not in copies:

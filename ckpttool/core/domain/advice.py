@@ -29,14 +29,14 @@ class Threshold:
     """The setting for which it is recommended."""
     value: float
     points: int
-    """Values of the normal stretch."""
+    """Number of values in the normal stretch."""
     median: float
     spread: float
-    """Robust standard deviation of the natural logarithm."""
+    """Robust standard deviation of the values' natural logarithm."""
     highest_normal: float
     """Largest value that counts as normal."""
     excluded: int
-    """Values after the warm-up that were taken for spikes or were not finite."""
+    """Number of values after the warm-up that were taken for spikes or were not finite."""
     false_alarms: float
     """Expected false alarms per 10,000 steps: values at or above the threshold at a single step only."""
     false_alarms_at_most: float
@@ -48,7 +48,7 @@ class Threshold:
 
     @property
     def alarms_too_often(self) -> bool:
-        """Whether it is too low to separate anything in this stretch: the stretch is not normal."""
+        """Whether the threshold is too low to separate anything in this stretch, because the stretch is not normal."""
         return self.alarm_share > MANY_ALARMS
 
 
@@ -73,7 +73,7 @@ class Calibration:
     count_threshold: int | None
     """Consecutive steps after which stopping is right; None if there is no threshold."""
     longest_run: int
-    """Longest sequence of consecutive logged steps at or above the threshold that ended without a stop."""
+    """Length of the longest run of logged steps at or above the threshold that did not end in a stop."""
     embedding_local_norm: Threshold | Refusal
     notes: tuple[str, ...]
 
@@ -83,9 +83,9 @@ class ThresholdSettings:
     """The thresholds as settings of one trainer."""
 
     text: str
-    """To merge into its config; empty if no threshold is recommended."""
+    """Text to merge into the trainer's config; empty if no threshold is recommended."""
     notes: tuple[str, ...]
-    """Sentences that must be read with it."""
+    """Sentences that must be read together with the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class LossAfter:
     """Whether the loss recovered after the norm's spike."""
 
     is_back: bool | None
-    """None: the log has too few losses."""
+    """None if the log has too few losses."""
     clause: str
 
 
@@ -103,7 +103,7 @@ class Spike:
 
     onset: Step
     end: Step | None
-    """First normal step after it; None if the log ends before."""
+    """First normal step after the spike; None if the log ends before that step."""
     loss: LossAfter | None = None
     """None if the log was not read."""
 
@@ -117,9 +117,9 @@ class TrainersDetour:
     title: str
     """The trainer's name for people."""
     config: tuple[tuple[str, int | bool], ...] = ()
-    """Settings for its config."""
+    """Settings for the trainer's config."""
     argument: str | None = None
-    """Arguments for its command, for a shell; None if it has a config, or there is nothing to skip."""
+    """Shell arguments for the trainer's command; None if the trainer has a config, or there is nothing to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class DataDetour:
     samples_after: int | None
     """Samples consumed at the position where the data continue."""
     detours: tuple[TrainersDetour, ...] = ()
-    """The settings of each trainer that supports it."""
+    """The settings of each trainer that supports a detour."""
 
 
 class Choice(str, Enum):
@@ -145,7 +145,7 @@ class Choice(str, Enum):
     WAIT = "wait"
     REWIND = "rewind"
     NONE = "none"
-    """It has not recovered, and there is no checkpoint to go back to."""
+    """The run has not recovered, and there is no checkpoint to go back to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class SpikeAdvice:
     rewind_cost: int | None
     """Steps to redo."""
     wait_cost: int | None
-    """Steps from the onset to the recovery; None if it has not recovered yet."""
+    """Steps from the onset to the recovery; None if the run has not recovered yet."""
     notes: tuple[str, ...]
 
     @property

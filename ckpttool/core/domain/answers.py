@@ -1,4 +1,4 @@
-"""Common base of all answers of commands: the document for scripts, and the exit code."""
+"""Common base of all command answers, with the document for scripts and the exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answered(ABC):
     __slots__ = ()
 
     NOUN: ClassVar[str]
-    """Name of its document and its schema."""
+    """Name of the answer's document and schema."""
 
     @property
     @abstractmethod

@@ -20,27 +20,27 @@ class StrikeCount(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdDialect:
-    """One implementation: several share a name and differ in behaviour."""
+    """One implementation; several implementations share a name but behave differently."""
 
     name: str
     """Name for users."""
     counts: StrikeCount
     variable: str | None = None
-    """The environment variable that its parser reads; None: it reads no variable."""
+    """The environment variable that its parser reads; None if the parser reads no variable."""
     is_strict: bool = False
-    """Its parser does not strip or warn, and raises on an invalid flag."""
+    """Whether the parser does not strip or warn, and raises an error on an invalid flag."""
     sample_interval: int = 3
-    """Default sampling interval: one of this many parameters is checked."""
+    """Default sampling interval: one in this many parameters is checked."""
     checksum_minutes: int | None = None
-    """How long a checksum runs; None: as long as the cooldown."""
+    """How long a checksum runs; None if it runs as long as the cooldown."""
     pauses_from_stop: bool = False
-    """The pause between two checksums is counted from the end of the last one, not from its start."""
+    """Whether the pause between two checksums counts from the end of the first checksum, not from its start."""
     pauses_beyond: bool = False
-    """A strike exactly at the end of the pause does not start a checksum."""
+    """Whether a strike exactly at the end of the pause does not start a checksum."""
     early_strike_waits: bool = False
-    """A strike in the pause gets its checksum after the pause; otherwise it gets no checksum."""
+    """Whether a strike in the pause starts a checksum after the pause; otherwise it starts none."""
     blind_in_checksum: bool = False
-    """It does not detect strikes while its checksum runs."""
+    """Whether the detection misses strikes while a checksum runs."""
 
 
 TORCH_NPU = AsdDialect(

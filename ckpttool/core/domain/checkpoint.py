@@ -39,7 +39,7 @@ class CommitState(str, Enum):
 
 
 class Content(str, Enum):
-    """The parts of a save that a training can continue from."""
+    """The parts of a save that training can continue from."""
 
     FULL = "full"
     """Weights, optimizer state and training position."""
@@ -104,13 +104,13 @@ class Checkpoint:
     run: int = 0
     """0 for the first run of the tree; a higher one was started later."""
     label: str | None = None
-    """Its name without the run, which saves of several runs may share; None: names show no runs."""
+    """The name without the run, which saves of several runs may share; None if names show no runs."""
     sort_key: tuple[int, ...] = ()
-    """Orders the saves of one run as their names do. Only for comparison, except by the layout that made it."""
+    """Orders the saves of one run as their names do. Only for comparison, except by the layout that made the key."""
     facts: Facts = ()
     """Further facts for display, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if unknown."""
     claims: tuple[NameClaim, ...] = ()
-    """The values of inner scalars according to its name."""
+    """The values of inner scalars according to the checkpoint's name."""
     rules: ScalarRules = NO_RULES
     """The scalars in its shards, and the rules about them."""
     scalars: Scalars
@@ -119,7 +119,7 @@ class Checkpoint:
     """True global step; None if unknown."""
     step_source: StepSource
     named: NamedStep | None = None
-    """The step in its name; None in a layout that compares names with the content elsewhere."""
+    """The step in the name; None in a layout that compares names with the content elsewhere."""
     identity: str | None = None
     """A value unique to each save: two checkpoints with the same value are copies. None if unknown."""
     order: int | None = None
@@ -151,7 +151,7 @@ class Checkpoint:
     renames: tuple[Rename, ...] = ()
     """The renames needed before the trainer can load it by one name."""
     findings: tuple[Finding, ...] = ()
-    """Findings of the listing alone: missing ranks, shards that are not files."""
+    """Findings of the listing alone, such as missing ranks or shards that are not files."""
 
     @property
     def key(self) -> CheckpointKey:
@@ -252,7 +252,7 @@ class Inventory:
     strays: tuple[str, ...] = ()
     """Paths that are neither checkpoints nor known records; sorted."""
     mere_names: tuple[str, ...] = ()
-    """The paths among them that have a shard's name but are not shards: empty, zeroed, or of unknown format."""
+    """The strays that have a shard's name but are not shards: empty, zeroed, or of unknown format."""
     tracked: Tracked | None = None
     """None if there is no tracker, or it names no checkpoint."""
     parts: PartsGiven | None = None
@@ -279,13 +279,13 @@ class Listing(Answered):
 
     inventory: Inventory
     now: float
-    """Seconds since 1970, the reference of ages."""
+    """Seconds since 1970, the reference time for ages."""
     limit: int | None = None
-    """Checkpoints that a table shows, newest first; None: all."""
+    """Checkpoints that a table shows, newest first; None shows all."""
     view: View = USUAL
 
     def in_short(self) -> dict[str, object]:
-        """Return its path, and the number of checkpoints."""
+        """Return the tree's path and the number of checkpoints."""
         return {"root": self.inventory.root, "checkpoints": len(self.inventory.checkpoints)}
 
     @property
@@ -298,7 +298,7 @@ class Listing(Answered):
 def shorter_shards(
     checkpoints: Sequence[Checkpoint],
 ) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
-    """Yield shards that may be truncated: shorter than the same rank's in another save, unlike another rank's.
+    """Yield shards that may be truncated: shorter than in a neighbouring save, although not all ranks' shards are.
 
     Sizes prove nothing; the result is for people to check. A difference below 0.1 % is not reported, because content
     other than tensors may be shorter.
@@ -323,7 +323,7 @@ def shorter_shards(
 
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
-    """Return each rank's shard of each role with its size; None if it has several, or a size is unknown."""
+    """Return each rank's shard of each role with its size; None if a role has several shards or a size is unknown."""
     sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards

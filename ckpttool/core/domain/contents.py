@@ -28,11 +28,10 @@ class ElementStats:
     infinities: int
     zeros: int
     least: float | None
-    """Smallest finite element; None without finite elements."""
+    """Smallest finite element; None if no element is finite."""
     greatest: float | None
     norm: float
-    """L2 norm of the finite elements; of several files the largest, since it is unknown whether they hold slices or
-    copies.
+    """L2 norm of the finite elements; for several files, the largest norm, because the files may hold slices or copies.
     """
 
     @property
@@ -89,9 +88,9 @@ class TensorRow:
 
     name: str
     dtype: str
-    """Name in safetensors; the type of most ranks."""
+    """The type on most ranks, by its name in safetensors."""
     shape: Shape
-    """Shape; that of most ranks."""
+    """The shape on most ranks."""
     nbytes: ByteCount
     """Bytes in one file."""
     ranks: tuple[Rank, ...]
@@ -125,7 +124,7 @@ class SealedDigest:
 
     xxh3_128: str
     first_seen: str
-    """When it was sealed."""
+    """When the file was sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +155,7 @@ class Contents(Answered):
     checkpoint: str
     step: Step | None
     file: str | None
-    """The requested file; None: the whole checkpoint."""
+    """The requested file; None if the whole checkpoint was requested."""
     files: tuple[FileRow, ...]
     """Sorted by (rank, path)."""
     tensors: tuple[TensorRow, ...]
@@ -164,15 +163,15 @@ class Contents(Answered):
     left_out: int
     """Number of tensors that no pattern selected."""
     parameters: int
-    """Elements of the selected tensors, without optimizer state and scalars, each tensor counted once."""
+    """Elements of the selected tensors, excluding optimizer state and scalars, with each tensor counted once."""
     scalars: tuple[ScalarRow, ...]
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Maximum number of rows in a table for people; None: all."""
+    """Maximum number of rows in a table for people; None shows all rows."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the shards' findings: the same as that of `verify` for their structure."""
+        """Exit code for the shards' findings, the same as `verify` returns for their structure."""
         return of_findings(self.findings)
 
 

@@ -47,7 +47,7 @@ class SkipBatches:
     sink_size: int | None = None
     """Batches per data sink, if the skip was rounded down to a multiple of this number."""
     lost_samples: int | None = 0
-    """Samples skipped on purpose; None: some, but their number is unknown without a batch size."""
+    """Samples skipped on purpose; None if their number is unknown without a batch size."""
     begins_anew: bool = False
     """Whether the data are new, so that earlier consumption does not count."""
 
@@ -78,27 +78,29 @@ class GoesOn:
     why: str | None = None
     """The reason, in one sentence; None if the numbers explain it."""
     samples: int | None = None
-    """Samples consumed at the save; None: unknown, or not used."""
+    """Samples consumed at the save; None if unknown or not used."""
     source: SampleSource | None = None
-    """The source of `samples`; None without a source, or if the trainer uses only samples."""
+    """The source of `samples`; None if there is no source, or if the trainer uses only samples."""
     tokens: int | None = None
     """Tokens consumed, if the trainer counts tokens."""
     batches: int | None = None
-    """Batches of the new size that the trainer treats as consumed; None: it does not count batches, or unknown."""
+    """Batches of the new size that the trainer treats as consumed; None if the trainer does not count batches, or the
+    number is unknown."""
     repeated: int | None = None
-    """Samples that are read again; None: unknown."""
+    """Samples that are read again; None if unknown."""
     lost: int | None = None
-    """Samples that are never read; None: unknown."""
+    """Samples that are never read; None if unknown."""
     where: str | None = None
-    """Folder or file of the data loader's states that the trainer will read; None: it reads no such states."""
+    """Folder or file of the data loader's states that the trainer will read; None if the trainer reads no such
+    states."""
     exact_with: tuple[TrainerSetting, ...] = ()
     """Settings with which no sample is repeated or lost; empty if no such settings exist or are needed."""
     exact_if: tuple[str, ...] = ()
     """The conditions under which no sample is repeated, lost or moved, with the versions that matter: clauses without a
-    leading "if" and a final full stop. An exact position assumes that they are true; for any other position they are
+    leading "if" or a final full stop. An exact position assumes that they are true; for any other position they are
     false or not checked. Empty: no conditions."""
     unchanged: SkipBatches | None = None
-    """The equivalent in skipped batches without a change; None: its trainer skips none."""
+    """The batches that would be skipped if nothing changed; None if the trainer skips no batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ def change(text: str) -> tuple[Step, int | None]:
     """Parse `STEP[:GBS]`.
 
     Raises:
-        UsageError: It is not one or two whole numbers.
+        UsageError: The text is not one whole number, or two separated by a colon.
     """
     step, colon, batch = text.partition(":")
     if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
@@ -190,7 +192,7 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """Samples per batch over all ranks; None: as before."""
+    """Samples per batch over all ranks; None leaves the size unchanged."""
     old_global_batch: Annotated[
         int | None,
         Option(
@@ -200,9 +202,9 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """For checkpoints that do not record it."""
+    """Samples per batch so far, for checkpoints that do not record this size."""
     sink_size: int | None = None
-    """Batches per data sink in the resumed run; None: no data sinking, or unknown."""
+    """Batches per data sink in the resumed run; None if there is no data sinking, or the size is unknown."""
     segments: Annotated[tuple[BatchSegment, ...], SEGMENT] = ()
     """Earlier segments at other batch sizes, oldest first; the remaining steps ran at the checkpoint's size.
 
@@ -220,9 +222,9 @@ class DataQuestion:
             also="dataset_changed_batch",
         ),
     ] = None
-    """Steps done when the data set was replaced, if it was."""
+    """Steps completed when the data set was replaced; None if it was not replaced."""
     dataset_changed_batch: int | None = None
-    """Samples per batch of this step count; None: the same as for the checkpoint's own step."""
+    """Samples per batch of this step count; None if the size is the same as for the checkpoint's own step."""
 
     def assert_consistent(self) -> None:
         """Reject options that contradict each other.
@@ -239,7 +241,7 @@ class PastSizes:
     """The batch sizes recorded by the saves on the path to a checkpoint."""
 
     batch_sizes: tuple[int, ...] = ()
-    """Samples per batch that any of them records, ascending; at each change the step was recomputed."""
+    """Samples per batch that any of these saves records, ascending; at each change the step was recomputed."""
     unrecorded_steps: int = 0
     """Highest step of those saves that record no batch size: the trainer continued from it without converting it."""
     why_unrecorded: str | None = None
@@ -258,15 +260,17 @@ class SkipAnswer(Answered):
     old_global_batch: int | None
     """Samples per batch before the change; None if segments give it."""
     exact_sizes: tuple[int, ...]
-    """Global batch sizes near the requested one at which no sample is repeated; empty if it is exact."""
+    """Global batch sizes near the requested one at which no sample is repeated; empty if the requested size is
+    exact."""
     told: TrainersSkip | None
     """None if the trainer has no setting for it."""
     by_trainer: str | None = None
-    """How the trainer skips them without a setting, in words; None: it does not, or this is unknown."""
+    """How the trainer skips the batches without a setting, in words; None if the trainer does not, or this is
+    unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 0: the answer is pure arithmetic."""
+        """Return 0, because the answer is pure arithmetic."""
         return ExitCode.OK
 
     @property
@@ -277,7 +281,7 @@ class SkipAnswer(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersSkip:
-    """A skip in the setting of one trainer."""
+    """A skip, expressed as a setting of one trainer."""
 
     setting: str
     value: int | bool

@@ -24,5 +24,5 @@ class Demo(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: the folder was written."""
+        """Return 0, because the folder was written."""
         return ExitCode.OK

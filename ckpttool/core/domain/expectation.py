@@ -46,7 +46,8 @@ class RankFiles(str, Enum):
     TOGETHER = "together"
     """Folders that all ranks write to: an absent file is missing."""
     UNCOUNTED = "uncounted"
-    """Such folders, without a record of the number of ranks: more ranks may have written on other machines."""
+    """Folders that all ranks write to, without a record of the number of ranks: more ranks may have written on other
+    machines."""
     APART = "apart"
     """A folder per rank: if machines save to local disks, each machine has only the folders of its ranks."""
     UNKNOWN = "unknown"
@@ -123,11 +124,11 @@ class Expected:
     runs: tuple[RunSummary, ...]
     """The checkpoints of the inventory, with the sizes as determined."""
     findings: tuple[Finding, ...] = ()
-    """About the tree: a smaller number of ranks that was accepted as intended."""
+    """Findings about the tree: a smaller number of ranks was accepted as intended."""
 
 
 def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
-    """Find files that are shorter than the save's own record requires; empty files have a finding of their own.
+    """Find files that are shorter than the save's own record requires; empty files have a separate finding.
 
     Args:
         shards: The shards of one save.

@@ -47,9 +47,10 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """The ranks of its files, ascending: `path` is the file of the first. Empty without a rank, or if unknown."""
+    """The ranks of the files, ascending; `path` is the first rank's file. Empty if there is no rank or it is
+    unknown."""
     fact: str | None = None
-    """The beginning of `message`, if the rest is a consequence; None: the message has no such rest. Not in JSON."""
+    """The beginning of `message`, if the rest is a consequence; None if no consequence follows. Not in JSON."""
 
     @property
     def is_tie(self) -> bool:
@@ -132,7 +133,7 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """Return the highest severity; NOTE without findings."""
+    """Return the highest severity; NOTE if there are no findings."""
     return max([finding.severity for finding in findings], default=Severity.NOTE)
 
 
@@ -212,7 +213,7 @@ _WORST_FIRST = (
 
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the exit code for several codes of one answer: that of the greatest danger; 0 without codes."""
+    """Return the exit code for several codes of one answer: the code of the greatest danger, or 0 without codes."""
     return _first_of(codes, _SAFEST_FIRST)
 
 

@@ -28,7 +28,7 @@ class CheckpointForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answered):
-    """The amount that `verify` would read. Its ledger may reduce it."""
+    """The amount that `verify` would read. Its ledger may reduce this amount."""
 
     NOUN = "forecast"
 
@@ -39,5 +39,5 @@ class Forecast(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if there is anything to read, else 11."""
+        """0 if there is anything to read, otherwise 11."""
         return ExitCode.OK if self.checkpoints else ExitCode.NOTHING_TO_RESUME

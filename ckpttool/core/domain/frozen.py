@@ -83,7 +83,7 @@ else:
             return cls.__dataclass_fields__
 
     class _Init:
-        """`__init__` while few values are made: for half of its classes, a command makes one value or none."""
+        """`__init__` while few values are made, because a command makes at most one value for half of its classes."""
 
         def __set_name__(self, cls: type, _name: str) -> None:
             self._cls = cls
@@ -116,7 +116,7 @@ else:
     """Number of values below which compiling does not pay: it takes as long as making about fifty the slow way."""
 
     def _init_of(cls: type) -> Callable[..., None]:
-        """Compile `__init__`. It sets the slots through their descriptors; the class's `__setattr__` refuses."""
+        """Compile `__init__`, which sets the slots through descriptors because the class's `__setattr__` refuses."""
         names_by_value, parameters, lines, given = {}, [], [], _DEFAULTS[cls]
         if len(cls.__slots__) > 1:  # with a single name it would not return a tuple
             _GETTERS[cls] = attrgetter(*cls.__slots__)
@@ -191,7 +191,7 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
     Raises:
         TypeError: Columns are missing, or do not belong to a field.
-        ValueError: A column has another number of values.
+        ValueError: A column has a different number of values.
     """
     names: tuple[str, ...] = cls.__slots__  # type: ignore[attr-defined]  # each frozen class has them
     if columns.keys() != {*names}:
@@ -212,7 +212,7 @@ class Packed(NamedTuple):
     kind: type
     times: int
     shared: dict[str, object]
-    """Fields with the same value in all of them."""
+    """Fields that have the same value in all values."""
     own: dict[str, Sequence[object] | Packed]
     """A column for each of the other fields."""
 
@@ -246,7 +246,7 @@ def is_frozen(kind: object) -> bool:
 
 
 def defaults(cls: type) -> Mapping[str, object]:
-    """Return the default of each field with a default, of a class of frozen values."""
+    """Return the defaults of a class of frozen values, for the fields that have one."""
     return _DEFAULTS[cls]
 
 

@@ -1,4 +1,4 @@
-"""Events of a guarded training, as stored in files that any log reader reads."""
+"""Events of a guarded training run, as stored in files that any log reader can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 EventValue: TypeAlias = "str | int | float | bool | list[EventValue] | dict[str, EventValue] | None"
-"""Values of an event line; NaN and infinities are allowed, and encoded as words."""
+"""Values of an event line; NaN and infinities are allowed, and are encoded as words."""
 
 
 EVENTS_SCHEMA = "ckpttool/events/1"
@@ -17,7 +17,7 @@ EVENTS_SCHEMA = "ckpttool/events/1"
 
 
 EVENTS_FOLDER = "guard"
-"""Folder inside a training's output folder."""
+"""Folder inside a training run's output folder."""
 
 
 class GuardEventKind(str, Enum):
@@ -27,9 +27,9 @@ class GuardEventKind(str, Enum):
     """The first line of a process: its rank, host, versions and policy."""
     RESUMED = "resumed"
     BLIND = "blind"
-    """Steps in which the policy cannot detect anything, because it has no saved state and is warming up."""
+    """Steps in which the policy cannot detect anything, because it has no saved state and is still warming up."""
     GUARD_RESET = "guard-reset"
-    """The saved state belongs to another policy or other settings, and is not used."""
+    """The saved state belongs to a different policy or different settings, and is not used."""
     STEP = "step"
     """The numbers of one optimizer step."""
     SKIP = "skip"

@@ -21,16 +21,16 @@ _WORST_LAST = (Health.HEALTHY, Health.UNKNOWN, Health.UNHEALTHY)
 
 
 def worst_health(healths: Iterable[Health]) -> Health:
-    """Return the worst of several health records of one checkpoint: unknown is worse than healthy."""
+    """Return the worst of several health records of one checkpoint; unknown is worse than healthy."""
     return max(healths, key=_WORST_LAST.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRecord:
-    """The entry of `health_ckpts.json` for one file name; the worst one if there are several."""
+    """The entry of `health_ckpts.json` for one file name; the worst entry if the name occurs more than once."""
 
     name: str
-    """File name as recorded: that of rank 0, with its run suffix."""
+    """File name as recorded: the name of rank 0's file, with its run suffix."""
     health: Health
     entries: int
     """How often the name occurs."""
@@ -45,4 +45,4 @@ class HealthBook:
     records: tuple[HealthRecord, ...]
     findings: tuple[Finding, ...] = ()
     over_limit: bool = False
-    """Whether the file is larger than any real health file, so that only its beginning was read, or nothing."""
+    """Whether the file is larger than any real health file, so that only its beginning was read, or nothing at all."""

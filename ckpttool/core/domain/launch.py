@@ -28,7 +28,7 @@ class LaunchConfig:
     text: str
     """The complete file; write it as UTF-8 without changing line ends."""
     changes: tuple[ConfigChange, ...]
-    """Differences from the base config, most important first; empty if it was already right."""
+    """Differences from the base config, most important first; empty if the base config was already right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class LaunchJob:
     """The settings of a launch command other than the plan."""
 
     config: str
-    """Path of the launch config, absolute: the trainer may look for a relative one elsewhere."""
+    """Absolute path of the launch config, because the trainer may look for a relative path elsewhere."""
     nodes: int = 1
     devices_per_node: int = 8
     master_addr: str | None = None
-    """Host name or address of node 0; needed with several nodes."""
+    """Host name or address of node 0; required if there are several nodes."""
     script: str | None = None
-    """The start script; None: the trainer's own."""
+    """The start script; None for the trainer's own script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Fragment(OfChoice, Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The same as for `resolve`."""
+        """The exit code that `resolve` would return."""
         return exit_of(self.decision, strict=self.strict)
 
     @property
@@ -82,16 +82,16 @@ class Launch(OfChoice, Answered):
     commands: tuple[str, ...]
     """One command per node, node 0 first."""
     folder: str
-    """Folder in which to run them, as the trainer names it."""
+    """Folder in which to run the commands, as the trainer names it."""
     written: bool = True
-    """False if the file already had this content, or in a dry run: it and its `.bak` are unchanged."""
+    """False if the file already had this content, or in a dry run, so that the file and its `.bak` are unchanged."""
     dry_run: bool = False
     view: View = USUAL
     """The table's view of the plan."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: the config is written, or was already correct."""
+        """Return 0, because the config is written or was already correct."""
         return ExitCode.OK
 
     @property

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Rename
 
 SettingValue: TypeAlias = "str | bool | int | None"
-"""None: not set, which a config may state explicitly."""
+"""None if not set, which a config may also state explicitly."""
 
 
 class PlaceKind(str, Enum):
@@ -45,7 +45,7 @@ class Place:
         """Parse the text form of a place.
 
         Raises:
-            ValueError: It names no place.
+            ValueError: The text does not name a place.
         """
         kind, colon, name = text.partition(":")
         if not colon or not name:
@@ -65,7 +65,7 @@ class TrainerSetting:
     is_default: bool = False
     """Whether it is the trainer's default, which is set only if the config has another value."""
     is_alternative: bool = False
-    """Whether it is equivalent to the previous setting in another place: only one of them is needed."""
+    """Whether it is equivalent to the previous setting in a different place, so that only one of the two is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class LoadSettings:
     data: tuple[TrainerSetting, ...] = ()
     """Settings for the position where the data continue."""
     first: tuple[Rename, ...] = ()
-    """Renames to do first, in this order; paths are relative to the checkpoint folder."""
+    """Files to rename first, in this order; paths are relative to the checkpoint folder."""
     remarks: tuple[str, ...] = ()
     """Further notes for the start, one sentence each: options to avoid, checks after the start."""
     older: tuple[tuple[str, str], ...] = ()
@@ -91,6 +91,6 @@ class LoadSettings:
         return next((setting.value for setting in self.settings if str(setting.place) == place), None)
 
     def at(self, path: str) -> LoadSettings:
-        """Return the same settings with the path in another form."""
+        """Return the same settings with the path in a different form."""
         settings = tuple(replace(setting, value=path) if setting.is_path else setting for setting in self.settings)
         return replace(self, path=path, settings=settings)

@@ -1,4 +1,4 @@
-"""Record of a checkpoint at its seal, with which later silent damage is detected."""
+"""Record of a checkpoint at the time of its seal, used to detect silent damage later."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.errors import ExitCode
 
 VERSION = 1
-"""Version of the manifest format. With another version, values may have another meaning, so they are not verified."""
+"""Version of the manifest format. In other versions, values may have a different meaning, so they are not verified."""
 
 CHUNK_BYTES = ByteCount(64 << 20)
 """The unit in which damage is located, and in which workers share one big file.
 
-Part of the format: hashes of chunks of another size cannot be compared."""
+This size is part of the format, because hashes of chunks of different sizes cannot be compared."""
 
 
 MOST_TENSORS_BYTES = 40 << 20
@@ -37,7 +37,7 @@ class ShardSeal:
     xxh3_128: str
     """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
-    """Hash of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+    """Hash of each `CHUNK_BYTES`, in file order; the last chunk may be shorter. Empty for an empty file."""
     format: FormatName
     schema_hash: str | None
     scalars: ScalarValues
@@ -45,7 +45,7 @@ class ShardSeal:
     """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing the file again does not change the
     time."""
     healed: Healed | None = None
-    """Set if the file was rebuilt from another rank's file; None: it was not rebuilt."""
+    """Set if the file was rebuilt from another rank's file; None if it was not rebuilt."""
     tensors: TensorDigests | None = None
     """One digest per tensor; None if unknown, as in manifests of versions that did not record them."""
 
@@ -95,11 +95,11 @@ class Sealing:
     path: str
     """Path of the manifest, relative to the inventory's root; empty if the layout has no place for a manifest."""
     manifest: Manifest | None
-    """The current record; None if sealing was refused, and any earlier one is unchanged."""
+    """The current record; None if sealing was refused; an earlier record is then unchanged."""
     written: bool
-    """Whether the file changed; an unchanged checkpoint, sealed again, changes nothing."""
+    """Whether the manifest file changed; sealing an unchanged checkpoint again changes nothing."""
     findings: tuple[Finding, ...]
-    """The reasons of a refusal; else the differences from earlier records."""
+    """The reasons for a refusal, or otherwise the differences from earlier records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Sealed(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code for all checkpoints; without checkpoints, the code for "nothing sealed"."""
+        """The safest code for all checkpoints; the code for "nothing sealed" if there are no checkpoints."""
         if not self.sealings:
             return ExitCode.NOTHING_TO_RESUME
         return of_findings(finding for sealing in self.sealings for finding in sealing.findings)
@@ -142,7 +142,7 @@ def tensors_in(entries: Iterable[TensorEntry], begin: int, end: int) -> tuple[st
     """Return the names of the tensors that have data in a range of a file, in the order of the entries.
 
     Args:
-        entries: As the file's header declares them.
+        entries: The tensors that the file's header declares.
         begin: First byte.
         end: First byte after the range.
     """

@@ -11,7 +11,8 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 LocalTime = NewType("LocalTime", float)
-"""Seconds since 1970-01-01 00:00 on a machine's own clock. Logs name no zone: compare only within one cluster."""
+"""Seconds since 1970-01-01 00:00 on a machine's own clock. Logs name no time zone, so compare times only within one
+cluster."""
 
 MINUTE = 60.0
 """Seconds per minute."""
@@ -27,7 +28,7 @@ def parse_local_time(text: str) -> LocalTime:
 
 
 def local_time_of(text: str | None) -> LocalTime | None:
-    """Return the time of a log line; None if it has no valid time: a column of times may contain anything."""
+    """Return the time of a log line; None if it has no valid time, because a column of times may contain anything."""
     try:
         return None if text is None else parse_local_time(text)
     except ValueError:
@@ -45,18 +46,19 @@ class StepMetrics:
 
     step: Step
     loss: float | None = None
-    """Also None if a pipeline stage without a loss prints 0."""
+    """None also if a pipeline stage that has no loss prints 0."""
     global_norm: float | None = None
     """L2 norm of all gradients, before clipping."""
     embedding_local_norm: float | None = None
-    """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 if none was found."""
+    """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 if no such gradient was
+    found."""
     overflow: bool | None = None
     skipped: bool | None = None
     """Whether the trainer reported that it dropped this step's update."""
     time: str | None = None
-    """When it was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
+    """When the step was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
     consumed_samples: int | None = None
-    """Samples over all ranks, up to and including this step."""
+    """Samples consumed over all ranks, up to and including this step."""
     learning_rate: float | None = None
     """Learning rate of this step's update."""
     validation_loss: float | None = None
@@ -77,7 +79,7 @@ class LogProblem:
 
     @property
     def ends_the_log(self) -> bool:
-        """Whether the problem is not about a line: the log could not be opened, or could not be read to its end."""
+        """Whether the problem concerns the whole log, which could not be opened or could not be read to its end."""
         return self.line == 0
 
 
@@ -87,11 +89,11 @@ class NoteKind(str, Enum):
     REWIND = "rewind"
     """The step went back: training was resumed from an earlier checkpoint; the later values count."""
     COUNT_STOP = "count-stop"
-    """Training stopped because too many consecutive steps had too high a norm."""
+    """Training stopped because the norm was too high for too many consecutive steps."""
     NORM_STOP = "norm-stop"
-    """Training stopped at one step with too high a norm, to be repeated."""
+    """Training stopped at a step whose norm was too high, so that the step can be repeated."""
     NAN_STOP = "nan-stop"
-    """Training stopped at a NaN; after a number of consecutive skipped steps if the note has a count."""
+    """Training stopped at a NaN; if the note has a count, after this number of consecutive skipped steps."""
     CUT = "cut"
     """The last record is incomplete: the log is still being written, or its writer was stopped while writing."""
 
@@ -105,7 +107,7 @@ class LogNote:
     line: int
     """Counted from 1."""
     step: Step | None
-    """The step at which it happened; for a rewind, the first step of the new attempt."""
+    """The step at which the event happened; for a rewind, the first step of the new attempt."""
     previous_step: Step | None = None
     """For a rewind, the step before it in the log."""
     value: float | None = None
@@ -120,7 +122,7 @@ LogItem = StepMetrics | LogProblem | LogNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAttempt:
-    """A part of a log with ascending steps: one start, or several that each continued where the last one ended."""
+    """A part of a log with ascending steps: one start, or several starts that each continued where the last ended."""
 
     rows: Sequence[StepMetrics]
     """Ascending, at least one."""
@@ -131,18 +133,18 @@ class LogAttempt:
 
     @property
     def first(self) -> Step:
-        """The first step in it."""
+        """The first step of the attempt."""
         return self.rows[0].step
 
     @property
     def last(self) -> Step:
-        """The last step in it."""
+        """The last step of the attempt."""
         return self.rows[-1].step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLog:
-    """One or more logs of one training, combined."""
+    """One or more logs of one training run, combined."""
 
     sources: tuple[str, ...]
     metrics: Sequence[StepMetrics]

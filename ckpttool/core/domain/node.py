@@ -10,12 +10,12 @@ from ckpttool.core.domain.frozen import dataclass
 
 
 class Reach(str, Enum):
-    """Which machines see a file system."""
+    """The machines that can see a file system."""
 
     SHARED = "shared"
-    """Every machine that mounts it: an absent file does not exist."""
+    """Every machine that mounts the file system, so that an absent file does not exist."""
     LOCAL = "local"
-    """Only this machine: other machines have their own file system at the same path."""
+    """Only this machine, because other machines have their own file system at the same path."""
     UNKNOWN = "unknown"
 
 
@@ -41,11 +41,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Facts about the local machine; tests replace them."""
+    """Facts about the local machine; tests replace these facts."""
 
     environment: Mapping[str, str]
     mounts: str
-    """In the format of `/proc/self/mountinfo`; empty if that file does not exist."""
+    """The mounts, in the format of `/proc/self/mountinfo`; empty if that file does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,11 @@ class Job:
     said_by: str
     """The variables with their values, as a person would type them."""
     several: bool
-    """Whether the job runs on more than one machine. False if that follows only from the number of ranks."""
+    """Whether the job runs on more than one machine. False if only the number of ranks suggests it."""
     ranks: int | None = None
-    """Processes of the job on all machines; None if their number is unrelated to the training's ranks."""
+    """Processes of the job on all machines; None if this number is unrelated to the training's ranks."""
     counts_ranks: bool = False
-    """Whether each process is certainly a rank, so that a tree with the same number of ranks lacks none."""
+    """Whether each process is certainly a rank, so that a tree with the same number of ranks lacks no rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

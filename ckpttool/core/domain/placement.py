@@ -1,4 +1,4 @@
-"""The machine on which each rank starts, and the places of its files."""
+"""The machine on which each rank starts, and the location of the rank's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ReadByAll:
     """Files of a save that every machine reads at a start, by paths relative to the tree."""
 
     surely: tuple[str, ...] = ()
-    """Every machine reads them; without one of them it stops or begins at step 0. Files that the save lacks do not
+    """Every machine reads these files, and stops or begins at step 0 if one is absent. Files that the save lacks do not
     matter."""
     perhaps: tuple[str, ...] = ()
     """Every machine also reads some of these files; no record shows which."""

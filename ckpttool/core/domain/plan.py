@@ -1,4 +1,4 @@
-"""The chosen checkpoint, the position of the data, and the reason against each newer checkpoint."""
+"""The chosen checkpoint, the position of the data, and the reasons against each newer checkpoint."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LostTime:
 
     @property
     def words(self) -> str:
-        """For people, with its source: `42 min (by file times)`."""
+        """The time for people, with its source: `42 min (by file times)`."""
         by = "by the log" if self.source is LostTimeSource.LOG else "by file times"
         if self.pace is not None:
             by = f"at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
@@ -79,13 +79,13 @@ class ResumePoint:
 
     checkpoint: Checkpoint
     step: Step
-    """Its true global step: a checkpoint of unknown step is never chosen."""
+    """The checkpoint's true global step; a checkpoint with an unknown step is never chosen."""
     evidence: Level
     """How thoroughly all of its shards were checked."""
     verdict: VerdictWord
     """The result: `verified` if checksums matched, `struct-ok` if there were none."""
     lost_steps: int
-    """Batches between this checkpoint and the furthest one on its lineage, intact or not: the work to redo.
+    """Batches between this checkpoint and the furthest one on its lineage, intact or not. They are the work to redo.
 
     In batches of this checkpoint's size, rounded up if the other checkpoint's size differs. If a log continues further,
     up to the log's last step.
@@ -95,7 +95,7 @@ class ResumePoint:
     lost_time: LostTime | None = None
     """How long these steps took; None if unknown, or if no steps are lost."""
     saved_ns: int | None = None
-    """When the last of its shards was written, from the files' mtimes, in nanoseconds since 1970; None: unknown."""
+    """When the last of its shards was written, from the files' mtimes, in nanoseconds since 1970; None if unknown."""
     rejected: tuple[Rejection, ...]
     """Newest first: the checkpoints that a reader might have expected."""
     findings: tuple[Finding, ...]
@@ -118,15 +118,15 @@ class NoResumePoint:
     advice: SpikeAdvice | StopAdvice | None = None
     """The way to avoid a spike or to continue after a stop, if requested."""
     is_named: bool = False
-    """Only one named checkpoint was checked."""
+    """Whether only one named checkpoint was checked."""
     in_trash: int = 0
-    """Checkpoints that prunes moved to the trash and that can be restored."""
+    """Number of checkpoints that prunes moved to the trash and that can be restored."""
     parts: PartsGiven | None = None
     """The parts of its evidence, if other machines recorded them."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain that no intact save exists, neither among unread saves nor on another machine."""
+        """Whether it is certain that no intact save exists, among the unread saves or on another machine."""
         reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
@@ -137,7 +137,7 @@ class NoResumePoint:
 
     @property
     def where_else(self) -> str | None:
-        """Describe where else a checkpoint may be found; None if nowhere."""
+        """Describe the other places where a checkpoint may be found; None if no such place exists."""
         from shlex import quote
 
         if self.is_named:
@@ -170,15 +170,15 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """The result of a trainer's default start, with the save that it chooses or without a save."""
+    """The result of a trainer's default start, whether it chooses a save or not."""
 
     LOADS = "loads"
     STOPS = "stops"
     """The start ends, with an error or silently."""
     SCRATCH = "scratch"
-    """It starts from random weights."""
+    """The trainer starts from random weights."""
     MIXES = "mixes"
-    """It loads parts of several saves."""
+    """The trainer loads parts of several saves."""
     UNKNOWN = "unknown"
 
 
@@ -191,7 +191,7 @@ class Simulation:
     title: str
     """The trainer's name for people."""
     version: str | None
-    """None: all known versions of the trainer behave the same."""
+    """None if all known versions of the trainer behave the same."""
     would_resume: str | None
     """Name of a checkpoint, or of a folder that is not a checkpoint; None if the start fails, begins with random
     weights, or loads different checkpoints per rank."""
@@ -207,36 +207,36 @@ class JudgedStart:
     """The result of a start with the current config, records and names, if no save is named explicitly."""
 
     simulation: Simulation | None
-    """None: unknown, for the reason in `why`."""
+    """None if unknown, for the reason in `why`."""
     lead: str = "as configured"
     """The kind of start, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
-    """If it is unknown: whether the training's own script decides, which cannot be checked before the start."""
+    """Whether the result is unknown because the training script decides, which cannot be checked before the start."""
     by_records: bool = False
-    """Whether it depends on the small records next to the saves that `repair pointer` writes."""
+    """Whether the result depends on the small records that `repair pointer` writes next to the saves."""
     data: str | None = None
-    """In words, how its data position would differ from the plan; None: it does not differ, or is unknown."""
+    """In words, how the start's data position would differ from the plan; None if it does not differ or is unknown."""
     lacks: str | None = None
-    """The parts of the save that it leaves out, and the consequence, in words; None: it leaves nothing out."""
+    """The parts of the save that the start leaves out, and the consequence, in words; None if it leaves nothing out."""
     line: int | None = None
     """Line of the config setting that decides."""
     mend: str | None = None
-    """The change to the config that makes it load the chosen save, for the end of a sentence."""
+    """The change to the config that makes the start load the chosen save, for the end of a sentence."""
     in_the_way: str | None = None
     """A path in the tree that must be moved out of its folder first, because it stops this start and a launched one."""
     only_in: str | None = None
     """The folder in which the start must run, because a relative path leads into the tree only from there."""
 
     def takes(self, name: str) -> bool:
-        """Return whether it loads a save of this name, and continues after it."""
+        """Return whether the start loads a save of this name, and continues after this save."""
         simulation = self.simulation
         goes_on = simulation is not None and simulation.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
         return goes_on and simulation is not None and simulation.would_resume == name and not (self.data or self.lacks)
 
     @property
     def is_known(self) -> bool:
-        """Whether its result is known."""
+        """Whether the result of the start is known."""
         simulation = self.simulation
         return simulation is not None and not (
             simulation.outcome is Outcome.UNKNOWN and simulation.would_resume is None
@@ -252,10 +252,10 @@ class JudgedStart:
         return self.why if self.simulation is None else self.simulation.because
 
     def deed(self, chosen: Checkpoint) -> str:
-        """Describe the result, in words that follow its name.
+        """Describe the result, in words that follow the start's name.
 
         Args:
-            chosen: The checkpoint that it should load.
+            chosen: The checkpoint that the start should load.
         """
         simulation, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
         if simulation is None or not self.is_known:
@@ -292,7 +292,7 @@ class ResumePlan:
     advice: SpikeAdvice | StopAdvice | None = None
     """The way to avoid a spike or to continue after a stop, if requested; `data` follows it."""
     placement: tuple[Placed, ...] = ()
-    """The machine on which each rank will start, according to the machines; empty if unknown."""
+    """The machine on which each rank will start, as the machines report it; empty if unknown."""
     copies: tuple[str, ...] = ()
     """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty if the tree is
     on a disk."""
@@ -301,11 +301,11 @@ class ResumePlan:
 
 
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
-    """Return 0 if a checkpoint was chosen; with `strict`, only if no newer one was rejected for damage.
+    """Return 0 if a checkpoint was chosen; with `strict`, only if no newer checkpoint was rejected for damage.
 
     Return 10 if the choice loses more than allowed, or a rank would start on a machine without its files.
 
-    Return 14 if a requested log could not be read to its end, or showed no step: the choice was made without it.
+    Return 14 if a requested log could not be read to its end, or showed no step, so that the choice ignores the log.
     """
     match decision:
         case NoResumePoint():
@@ -333,21 +333,21 @@ class OfChoice(ABC):
     @property
     @abstractmethod
     def chosen(self) -> ResumePlan | None:
-        """The plan to resume from the chosen checkpoint; None: no checkpoint was chosen."""
+        """The plan to resume from the chosen checkpoint; None if no checkpoint was chosen."""
 
     @property
     def name(self) -> str | None:
-        """Name of the chosen checkpoint; None: no checkpoint was chosen."""
+        """Name of the chosen checkpoint; None if no checkpoint was chosen."""
         return None if self.chosen is None else self.chosen.point.checkpoint.name
 
     @property
     def step(self) -> Step | None:
-        """Global step of the chosen checkpoint; None: no checkpoint was chosen."""
+        """Global step of the chosen checkpoint; None if no checkpoint was chosen."""
         return None if self.chosen is None else self.chosen.point.step
 
     @property
     def data_skip_steps(self) -> int | None:
-        """Batches of the new global batch size that the data loader skips; None: no batches are skipped."""
+        """Batches of the new global batch size that the data loader skips; None if no batches are skipped."""
         from ckpttool.core.domain.data_position import skip_of  # a scan does not choose a checkpoint
 
         skip = None if self.chosen is None else skip_of(self.chosen.data)
@@ -366,7 +366,7 @@ class Resolution(OfChoice, Answered):
     strict: bool = False
     """Whether a rejected newer checkpoint has its own exit code."""
     now: float | None = None
-    """Seconds since 1970, the reference for the age of the chosen checkpoint; None: the age is not shown."""
+    """Seconds since 1970, the reference for the age of the chosen checkpoint; None if the age is not shown."""
     view: View = USUAL
 
     @property

@@ -1,4 +1,4 @@
-"""The answer before a launch: go or no-go, and every reason with its place."""
+"""The answer before a launch: go or no-go, and every reason with its location."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Outcome(str, Enum):
 
     PASSED = "passed"
     SKIPPED = "skipped"
-    """An earlier check left nothing to check."""
+    """After an earlier check, there was nothing left to check."""
     UNKNOWN = "unknown"
-    """Could not be checked: there is neither proof of a problem nor proof of its absence."""
+    """The check was impossible: there is proof neither of a problem nor of its absence."""
     FAILED = "failed"
 
 
@@ -41,7 +41,7 @@ class Reason:
 
     @property
     def blocks(self) -> bool:
-        """Return whether it prevents a launch."""
+        """Return whether this reason prevents a launch."""
         return bool(blocking([self.finding]))
 
 
@@ -52,20 +52,21 @@ class Check:
     name: str
     """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
     summary: str
-    """One line: the observation."""
+    """The observation, in one line."""
     reasons: tuple[Reason, ...] = ()
     """All findings, including notes, in the order of the checks."""
     allowed: tuple[Reason, ...] = ()
     """Findings that the config itself allows, which are not reasons."""
     stopped: ExitCode | None = None
-    """If the check was impossible: the exit code of its error, which is also a reason."""
+    """The exit code of the error that made the check impossible, which is also a reason."""
     skipped: bool = False
     unsure: bool = False
-    """Whether the result is unknown without a finding against a launch, such as unrecorded health."""
+    """Whether the result is unknown although no finding prevents a launch, for example because no health is
+    recorded."""
 
     @property
     def outcome(self) -> Outcome:
-        """The result. It is derived from the reasons, and not stored separately."""
+        """The result, which is derived from the reasons and not stored separately."""
         if self.skipped:
             return Outcome.SKIPPED
         gravest = worst(reason.finding for reason in self.reasons)
@@ -87,7 +88,7 @@ a command that could not run has no answer."""
 
 
 def exit_of(checks: Iterable[Check]) -> ExitCode:
-    """Return 0 if every check passed, else the safest of the codes of the checks."""
+    """Return 0 if every check passed, otherwise the safest of the checks' codes."""
     codes = set()
     for check in checks:
         codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
@@ -101,7 +102,7 @@ class NextSaves:
     folder: str
     """The save folder, existing or not."""
     inside: tuple[str, ...]
-    """Subfolders of the checkpoint folder that receive its files, if it saves there."""
+    """Subfolders of the checkpoint folder that receive the files, if the run saves there."""
     count: int
     """Number of further saves that must fit."""
     stays: str | None
@@ -113,7 +114,7 @@ class DiskNeed:
     """The size of the next saves, and the free space."""
 
     folder: str
-    """The folder of the next saves, or its nearest existing parent."""
+    """The folder that the next saves will go to, or its nearest existing parent."""
     saves: int
     """Number of saves that must fit in addition."""
     save_bytes: int
@@ -126,7 +127,7 @@ class DiskNeed:
     stays: str | None = None
     """The same as in `NextSaves`."""
     host: str | None = None
-    """The machine with this disk, if there are several; None if it is this machine's disk, or a shared one."""
+    """The machine with this disk, if there are several; None if the disk belongs to this machine or is shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class Preflight(OfChoice, Answered):
     config: str | None
     """None if the trainer's configs are not read."""
     root: str | None
-    """The checkpoint folder; None without a folder."""
+    """The checkpoint folder; None if there is no folder."""
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
@@ -148,7 +149,7 @@ class Preflight(OfChoice, Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if every check passed, else the safest of the codes of the checks."""
+        """0 if every check passed, otherwise the safest of the checks' codes."""
         return exit_of(self.checks)
 
     @property
@@ -171,11 +172,11 @@ class Refused(Preflight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedConfig:
-    """A config before and after its settings with one right value were corrected."""
+    """A config before and after correcting the settings that have only one right value."""
 
     path: str
     before: str
-    """The complete text; the same for the next field."""
+    """The complete text, as in the next field."""
     after: str
     fixes: tuple[SafeFix, ...]
     """In file order."""
@@ -200,7 +201,7 @@ class Lint(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if every check passed, else the safest of the codes of the checks."""
+        """0 if every check passed, otherwise the safest of the checks' codes."""
         return exit_of(self.checks)
 
     @property
@@ -216,15 +217,15 @@ class PreflightQuestion:
     config: str | None
     """None if the trainer's configs are not read."""
     tree: TreeQuestion = TreeQuestion()
-    """The question without the config, which is read as part of the answer."""
+    """The question about the tree, without the config, which is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()
     data: DataQuestion = DataQuestion()
     devices: int | None = None
-    """Total number of devices to be started; None: unknown."""
+    """Total number of devices to be started; None if unknown."""
     strict: bool = False
     """Whether a newer checkpoint that was not chosen stops the launch."""
     allowed: tuple[Row, ...] = ()
-    """Findings that the user has seen and accepts: they become notes."""
+    """Findings that the user has seen and accepts, and which become notes."""
     view: View = USUAL
     """The view for displaying the report."""
     load_checkpoint: str | None = None

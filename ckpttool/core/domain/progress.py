@@ -1,7 +1,8 @@
-"""Progress of saves in a training run: in samples, because the batch size of a step depends on its run.
+"""Progress of saves in a training run, in samples because the batch size of a step depends on its run.
 
-When a trainer resumes with another global batch size, it may scale its step counter, so step 60 of 16 samples is
-further than step 100 of 8. The steps of two runs are comparable only if their batch sizes are not known to differ.
+When a trainer resumes with a different global batch size, it may scale its step counter, so step 60 with 16 samples per
+step is further than step 100 with 8. The steps of two runs are comparable only if their batch sizes are not known to
+differ.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Return whether saves are compared by samples: if all of them record samples, or batch sizes differ."""
+        """Return whether saves are compared by samples, because all of them record samples or batch sizes differ."""
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
         """Return the global batch size of a checkpoint's steps, in samples; None if unknown.
 
-        A run that is identified by names has one size, so the size in most of its saves applies to all of them.
+        A run that is identified by names has one batch size, so the size in most of its saves applies to all of them.
         """
         if checkpoint.label is None:
             return checkpoint.scalars.global_batch_size
         return self._of_run.get((checkpoint.prefix, checkpoint.run))
 
     def samples(self, checkpoint: Checkpoint) -> int | None:
-        """Return the samples that the training had consumed at this save; None if unknown."""
+        """Return the number of samples that training had consumed at this save; None if unknown."""
         if checkpoint.label is None:
             return checkpoint.samples
         size = self.batch_size(checkpoint)

@@ -24,7 +24,7 @@ DEFAULT_DIR = "./output/checkpoint"
 """The default tree."""
 
 STDIN = "-"
-"""As the name of a log: the standard input of this process."""
+"""The log name for the standard input of this process."""
 
 DIR: Final = Option(
     "[DIR]",
@@ -89,7 +89,7 @@ MARGIN: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """The requested parallel sizes of a training run, in ranks; None: not set."""
+    """The requested parallel sizes of a training run, in ranks; None if not set."""
 
     world: int | None = None
     tensor: Annotated[
@@ -104,7 +104,7 @@ class AskedSizes:
     )
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
-        """Return the sizes that differ, by option: requested and saved."""
+        """Return the requested and the saved size for each option whose sizes differ."""
         pairs = (
             ("--world-size", self.world, saved.world),
             ("--tp", self.tensor, saved.tensor),
@@ -123,15 +123,15 @@ class TreeQuestion:
     """The tree, and facts about it that are known in advance."""
 
     path: Annotated[str | None, DIR] = None
-    """Output folder, checkpoint folder, a rank's folder, or one shard; None: `DEFAULT_DIR`, else the tree in or around
-    the current folder."""
+    """Output folder, checkpoint folder, a rank's folder, or one shard; None for `DEFAULT_DIR`, or otherwise the tree in
+    or around the current folder."""
     layout: Annotated[str | None, LAYOUT] = None
     """Only this layout, if a folder has several."""
     world_size: Annotated[
         int | None,
         Option("--world-size", "World size of the run, if the folders do not show it.", "Which tree", least=1),
     ] = None
-    """Number of ranks of the training run; None: as found in the tree."""
+    """Number of ranks of the training run; None if the tree shows the number."""
     steps_per_epoch: Annotated[
         int | None,
         Option("--sink-size", "Batches per data sink, or steps per epoch without data sinking.", "Which tree", least=1),
@@ -152,7 +152,7 @@ class TreeQuestion:
             metavar="PATH",
         ),
     ] = None
-    """For parts that several machines wrote: the path of the tree on those machines, if they use different paths."""
+    """For parts that several machines wrote, the path of the tree on those machines, if they use different paths."""
     skew: Annotated[
         float | None,
         Option(
@@ -163,15 +163,15 @@ class TreeQuestion:
             unit="s",
         ),
     ] = None
-    """Allowed clock difference between these machines, in seconds; None: the default."""
+    """Allowed clock difference between these machines, in seconds; None for the default."""
     sizes: bool = False
     """Whether to get every shard's size, with one more system call per file."""
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
-    """The environment of the start, which some trainers read. None: unknown."""
+    """The environment of the start, which some trainers read; None if unknown."""
     requested: AskedSizes = AskedSizes()
     """Sizes of the next run, if a checkpoint is chosen for one: if the tree's trainer reports on the number of ranks,
-    there is no note that it has no effect."""
+    no note says that it has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +189,16 @@ class SpikeQuestion:
     """The spike to avoid, and the checkpoints to choose from."""
 
     around: Step | None = None
-    """The spike nearest to this step; None: the last one, or the stop if training ended in one."""
+    """The spike nearest to this step; None for the last spike, or the stop if training ended in a stop."""
     every: int | None = None
-    """Steps between saves, all assumed to be good; None: use the checkpoints of the tree."""
+    """Steps between saves, all assumed to be good; None to use the checkpoints of the tree."""
 
 
 def spike(text: str) -> SpikeQuestion:
     """Parse `--around-spike`.
 
     Raises:
-        UsageError: It is neither a step nor `last`.
+        UsageError: The value is neither a step nor `last`.
     """
     if text == "last":
         return SpikeQuestion()
@@ -258,10 +258,10 @@ class EvidenceQuestion:
     """How much earlier than its first event a strike's damage may have begun."""
 
     def assert_consistent(self) -> None:
-        """Reject an option without the option that it needs.
+        """Reject an option that is given without the option that it requires.
 
         Raises:
-            UsageError: An option lacks the one that it needs.
+            UsageError: An option is given without the option that it requires.
         """
         if self.margin_minutes and not self.timeline:
             raise UsageError("--margin needs --spikes-from: give both")
@@ -288,7 +288,7 @@ class ResumeQuestion:
             once=True,
         ),
     ] = None
-    """Exactly this checkpoint: its name, or the file name of one of its shards."""
+    """The only checkpoint to choose, by its name or the file name of one of its shards."""
     prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin with this prefix."""
     require_health: Annotated[
@@ -309,9 +309,9 @@ class ResumeQuestion:
         Step | None,
         Option("--before", "Use only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
     ] = None
-    """Only checkpoints at or before this step, or without a known step; None: any."""
+    """Only checkpoints at or before this step, or without a known step; None for any checkpoint."""
     saves_as: str | None = None
-    """The prefix of the config's saves: it selects one of several training runs in the folder."""
+    """The prefix of the config's saves, which selects one of several training runs in the folder."""
     allow_renames: Annotated[
         bool,
         Option(
@@ -329,7 +329,7 @@ class ResumeQuestion:
         ),
     ] = False
     sizes: Annotated[AskedSizes, QUESTION] = AskedSizes()
-    """Sizes of the resumed run; its world size if that differs from the tree's question."""
+    """Sizes of the resumed run; the world size only if it differs from the one in the tree's question."""
     max_lost_steps: Annotated[
         int | None,
         Option(
@@ -340,7 +340,7 @@ class ResumeQuestion:
             least=0,
         ),
     ] = None
-    """Maximum number of steps to redo; None: any number."""
+    """Maximum number of steps to redo; None for any number."""
     max_lost_seconds: Annotated[
         float | None,
         Option(
@@ -351,7 +351,7 @@ class ResumeQuestion:
             unit="-",
         ),
     ] = None
-    """Maximum training time to redo, in seconds; None: any."""
+    """Maximum training time to redo, in seconds; None for any time."""
     logs: Annotated[EvidenceQuestion | None, QUESTION] = None
     """The evidence to take from training logs."""
 
@@ -379,10 +379,10 @@ class LaunchOrder:
     """Write nothing if a newer checkpoint was rejected."""
     nodes: int = 1
     devices_per_node: int | None = None
-    """None: the ranks of the config (else of the checkpoint), spread evenly."""
+    """None to spread the ranks of the config or, if unknown, of the checkpoint evenly."""
     master_addr: str | None = None
     script: str | None = None
-    """The start script; None: the trainer's own."""
+    """The start script; None for the trainer's own script."""
     allowed: tuple[Row, ...] = ()
     """Findings that the user has seen and accepts; any other finding above a note stops the launch."""
     view: View = USUAL
@@ -399,22 +399,23 @@ class CheckQuestion:
 
     level: Level = Level.STRUCTURE
     name: str | tuple[str, ...] | None = None
-    """A checkpoint's name, `latest` or `all`, or several of these; None or none: latest."""
+    """A checkpoint's name, `latest` or `all`, or several of these; None or an empty tuple for the latest."""
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, headers and sizes
-    only."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, only headers and
+    sizes are read."""
     jobs: int | None = None
-    """Threads that read content; None: one per core."""
+    """Threads that read content; None for one per core."""
     timeout: float = 600.0
-    """Seconds after which a read counts as hung, for each shard or GiB of one."""
+    """Seconds after which a read counts as hung, for each shard, or for each GiB of a large shard."""
     jump: float | None = None
-    """Factor between the norms of two checkpoints that counts as suspect; None: the default; 0: do not compare."""
+    """Factor between the norms of two checkpoints that counts as suspect; None for the default; 0 to skip the
+    comparison."""
     hashes: bool = False
     """Also hash every complete file, for sealing, without comparison with records."""
     digests: bool = False
     """Also hash every complete file, in addition to all comparisons."""
     max_age: float | None = None
-    """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
+    """Seconds for which an earlier check of an unchanged file is trusted; None to read everything."""
     replicas: bool = True
     """Compare ranks with equal tensors, and if no record shows which ranks have them, also read one other
     checkpoint."""

@@ -11,10 +11,11 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 
 TENSOR_DIGEST_BYTES = 8
-"""Size of an xxh3-64 digest: as fast as xxh3-128 and half the size; no adversary creates the compared tensors."""
+"""Size of an xxh3-64 digest: as fast as xxh3-128 at half the size; the compared tensors do not come from an
+adversary."""
 
 PIECE_BYTES = 1 << 20
-"""A larger tensor is digested in pieces, so that workers can share it: its digest is the digest of the pieces'
+"""A larger tensor is digested in pieces, so that workers can share the work: its digest is the digest of the pieces'
 digests."""
 
 
@@ -22,15 +23,16 @@ digests."""
 class TensorDigests:
     """One digest per tensor of a shard, over its bytes in order, independent of their place in the file.
 
-    A tensor of `PIECE_BYTES` or fewer: xxh3-64 of its bytes, big-endian. A larger one: xxh3-64 of the concatenated
-    digests of its pieces. Equal digests mean equal tensors, in files of any format.
+    For a tensor of at most `PIECE_BYTES`, the digest is xxh3-64 of its bytes, big-endian; for a larger tensor, xxh3-64
+    of the concatenated digests of its pieces. Equal digests mean equal tensors, in files of any format.
     """
 
     names: tuple[str, ...]
-    """Names of the tensors, each once, ascending: one tuple for all shards with equal names. Other tensors are unknown:
-    their bytes were not read."""
+    """Names of the tensors, each once, ascending; all shards with equal names share one tuple. Other tensors are
+    unknown, because their bytes were not read."""
     digests: bytes
-    """`TENSOR_DIGEST_BYTES` for each name, in their order: thousands of ranks have millions of tensors."""
+    """`TENSOR_DIGEST_BYTES` per name, in the order of the names, because thousands of ranks have millions of
+    tensors."""
 
     def __len__(self) -> int:
         """Count the tensors."""
@@ -47,7 +49,7 @@ class TensorDigests:
 
 
 _MOST_SHARED = 10_000
-"""Shards with more tensors do not share their names with other shards: the names come from files."""
+"""Shards with more tensors do not share their names with other shards, because the names come from files."""
 
 
 def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,23 +68,23 @@ class Proof(str, Enum):
     SEALED = "sealed"
     """One file matches the manifest's record of the other in every tensor."""
     RECORDED = "recorded"
-    """The trainer's own record of the save shows it."""
+    """The trainer's own record of the save shows that the slices are the same."""
     LEARNED = "learned"
-    """They were equal at other checkpoints, and changed together between these."""
+    """The slices were equal at other checkpoints, and changed together between these."""
     ONCE = "once"
-    """They were equal at one other checkpoint, and most of them changed together since."""
+    """The slices were equal at one other checkpoint, and most of them have changed together since."""
     MAJORITY = "majority"
     """All ranks with the tensor except one are equal now, and there is no other evidence."""
 
 
 class Trust(str, Enum):
-    """Reason for trusting the shard that another one is rebuilt from, best first."""
+    """Reason for trusting the shard from which another shard is rebuilt, best first."""
 
     CHECKSUM = "checksum"
     COPY = "copy"
     """Another rank has the same content, bit for bit."""
     NUMERICS = "numerics"
-    """Its structure is intact, and no check of its numbers found anything."""
+    """The shard's structure is intact, and no check of its numbers found anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Healed:
     trust: Trust
     """Why the donor was trusted."""
     tensor: str | None = None
-    """The only replaced tensor; None: the complete file."""
+    """The only replaced tensor; None if the complete file was replaced."""
     at: str
     """UTC, `2025-01-31T23:59:59Z`."""
 
@@ -110,7 +112,8 @@ class RecordedSlices:
     slices: Mapping[str, Mapping[Rank, int]]
     """Tensor -> one number per rank, equal for equal slices. Tensors with the same layout share one mapping."""
     is_of_save: bool = True
-    """Whether it was written with the save; else at the start of a run, so that the save may have another layout."""
+    """Whether it was written with the save. Otherwise it is from the start of a run, and the save's layout may
+    differ."""
 
 
 class SavedAt(NamedTuple):

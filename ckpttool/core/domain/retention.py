@@ -26,7 +26,7 @@ class RetentionPolicy:
         int,
         Option("--keep-last", "Keep the N newest good checkpoints.", "What stays", metavar="N", least=1),
     ]
-    """Newest good checkpoints that stay; at least 1."""
+    """Number of newest good checkpoints that stay; at least 1."""
     keep_every: Annotated[
         int | None,
         Option(
@@ -37,7 +37,7 @@ class RetentionPolicy:
             least=1,
         ),
     ] = None
-    """Steps: the first good checkpoint at or after each multiple of it stays."""
+    """Interval in steps; the first good checkpoint at or after each multiple stays."""
     keep_healthy: Annotated[
         int,
         Option(
@@ -48,7 +48,7 @@ class RetentionPolicy:
             least=0,
         ),
     ] = 0
-    """Newest good checkpoints recorded as healthy that stay."""
+    """Number of newest good checkpoints recorded as healthy that stay."""
     keep: Annotated[
         tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
     ] = ()
@@ -77,10 +77,10 @@ class PruneOrder:
             "Evidence",
         ),
     ] = None
-    """How thoroughly to check the checkpoints that justify a deletion. None: every byte if there is a checksum to
-    compare with, else headers."""
+    """How thoroughly to check the checkpoints that justify a deletion. None for every byte if there is a checksum to
+    compare with, otherwise headers."""
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: if a shard is younger, a process is assumed to be writing to the tree."""
+    """In seconds; if a shard is younger, a process is assumed to be writing to the tree."""
     wait: Annotated[
         float,
         Option(
@@ -107,7 +107,7 @@ class PruneOrder:
     ] = 0.0
     """Days that deleted checkpoints stay in the trash."""
     max_age: Annotated[float | None, MAX_AGE] = None
-    """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
+    """Seconds for which an earlier check of an unchanged file is trusted; None to read everything."""
 
 
 class Why(str, Enum):
@@ -115,9 +115,9 @@ class Why(str, Enum):
 
     LAST = "last"
     VERIFIED = "verified"
-    """Among the newest checkpoints proven by a checksum, if newer ones have no checksum."""
+    """The checkpoint is among the newest proven by a checksum, and newer checkpoints have no checksum."""
     UNPROVEN = "unproven"
-    """It has a checksum that was not compared with its bytes, and too few newer checkpoints are proven."""
+    """The checkpoint's checksum was not compared with its bytes, and too few newer checkpoints are proven."""
     HEALTHY = "healthy"
     EVERY = "every"
     NAMED = "named"
@@ -135,7 +135,7 @@ class Why(str, Enum):
     NOT_MOVED = "not-moved"
     """Its layout forbids moving this save."""
     EVIDENCE = "evidence"
-    """Without it, another checkpoint would be judged differently: its ranks, its branch, or its header."""
+    """Without this checkpoint, the ranks, branch or header of another checkpoint would be judged differently."""
     REPLACED = "replaced"
     """The only reason for deletion."""
 
@@ -146,7 +146,7 @@ class Fate:
 
     checkpoint: Checkpoint
     why: tuple[Why, ...]
-    """Every rule that keeps it; only `REPLACED` if it is deleted."""
+    """Every rule that keeps the checkpoint; only `REPLACED` if it is deleted."""
     because: str
     """One sentence."""
     word: VerdictWord | None
@@ -154,7 +154,7 @@ class Fate:
 
     @property
     def goes(self) -> bool:
-        """Whether it may be deleted."""
+        """Whether the checkpoint may be deleted."""
         return self.why == (Why.REPLACED,)
 
 
@@ -166,7 +166,7 @@ class RetentionPlan:
     layout: str
     policy: RetentionPolicy
     fates: tuple[Fate, ...]
-    """Newest first; those of other trainings last."""
+    """Newest first; the checkpoints of other training runs come last."""
 
     @property
     def going(self) -> tuple[Checkpoint, ...]:
@@ -213,19 +213,19 @@ class Move:
     """One rename, of a file or of the complete folder of a save."""
 
     path: str
-    """Its current path, relative to the root; in the trash it keeps this path."""
+    """The current path, relative to the root; the path inside the trash is the same."""
     stamp: FileStamp
     """The expected identity of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All files that are moved with one checkpoint."""
+    """All files of one checkpoint that are moved together."""
 
     trash: str
     """The trash folder of the checkpoint, relative to the root."""
     moves: tuple[Move, ...]
-    """In order. After the first move, the checkpoint looks incomplete until all moves are done."""
+    """The moves, in order. After the first move, the checkpoint looks incomplete until all moves are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class Put:
     stamp: FileStamp
     """The stamp of the prepared file."""
     replaces: FileStamp | None = None
-    """The existing file at the destination; None: there is no file, or it may be overwritten."""
+    """The existing file at the destination; None if there is no file, or the file may be overwritten."""
     retained: str | None = None
     """The backup path of the replaced file."""
 
@@ -251,7 +251,7 @@ class Trashed:
     name: str
     """Name of the folder in the trash."""
     goes: bool
-    """Whether it has been there long enough to be deleted."""
+    """Whether the checkpoint has been in the trash long enough to be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,12 +283,12 @@ class Pruning(Answered):
     resolved_from: str | None
     """The path used instead of the requested path, for display."""
     elsewhere: tuple[Elsewhere, ...] | None = None
-    """If the tree is not a folder on this machine: the moves per host, oldest checkpoint first; empty if the plan is
-    refused. They are never executed from this machine."""
+    """If the tree is not a folder on this machine, the moves per host, oldest checkpoint first; empty if the plan is
+    refused. These moves are never executed from this machine."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the plan is valid, executed or not; a refusal has its code, as has a tree without a good checkpoint."""
+        """0 if the plan is valid, executed or not; a refusal and a tree without a good checkpoint have other codes."""
         if self.plan.good or seen_in_part(self.refusals):
             return of_findings(self.refusals)
         nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
@@ -296,7 +296,7 @@ class Pruning(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was executed."""
+        """Whether the plan was executed."""
         return self.order.apply and not self.refusals
 
     @property
@@ -319,19 +319,19 @@ class InTrash:
     """One folder of the trash, and the checkpoint in it."""
 
     folder: str
-    """Its name: the time of the move, and the checkpoint's name."""
+    """The folder's name, made of the time of the move and the checkpoint's name."""
     name: str
     """The checkpoint's name."""
     prefix: str | None
     """The start of its file names, if several training runs may share the tree; None if unknown."""
     step: Step | None
-    """None if unknown: it is not a checkpoint, or the step was not requested."""
+    """None if the folder is not a checkpoint, or the step was not requested."""
     nbytes: ByteCount | None
     """Bytes of its shards; None if unknown."""
     since: float
-    """Unix seconds: when it was moved there."""
+    """Time of the move, in Unix seconds."""
     taken: bool
-    """Whether it is restored or deleted; in a list: whether it has reached the requested age."""
+    """Whether the checkpoint is restored or deleted; in a list, whether it has reached the requested age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,14 +344,14 @@ class Trash(Answered):
     layout: str
     action: TrashAction
     apply: bool
-    """Execute it; otherwise only show the plan."""
+    """Whether to execute the plan; otherwise it is only shown."""
     older_than: float | None
-    """Minimum age of an entry in seconds; None: not requested."""
+    """Minimum age of an entry in seconds; None if not requested."""
     content: tuple[InTrash, ...]
     """The entries before the command, oldest first."""
     findings: tuple[Finding, ...]
-    """For a list or a deletion: unknown facts, or reasons that prevent the deletion. For a restored checkpoint:
-    findings from its headers."""
+    """For a list or a deletion, unknown facts or reasons that prevent the deletion; for a restored checkpoint, findings
+    from its headers."""
     resolved_from: str | None
     """The path used instead of the requested path, for display."""
 
@@ -362,7 +362,7 @@ class Trash(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was executed."""
+        """Whether the plan was executed."""
         return self.apply  # an interrupted change is completed first; nothing else prevents the whole command
 
     @property
@@ -385,20 +385,20 @@ class Repair(Answered):
     root: str
     layout: str
     checkpoint: Checkpoint | None
-    """The newest intact checkpoint, or the requested one, which the pointers are to name; None without such a
+    """The newest intact checkpoint, or the requested one, which the pointers are to name; None if there is no such
     checkpoint."""
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
     resolved_from: str | None
     read: int = 0
-    """Number of trainer records that were read; 0 if the layout has no such records, or without a checkpoint."""
+    """Number of trainer records that were read; 0 if the layout has no such records, or there is no checkpoint."""
     able: int = 0
     """Number of those records that can name the checkpoint."""
     named: bool = False
     """Whether the checkpoint was named explicitly."""
     is_sure: bool = True
-    """Without a checkpoint: whether it is certain that none is intact."""
+    """If there is no such checkpoint, whether it is certain that none is intact."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -409,5 +409,5 @@ class Repair(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was executed."""
+        """Whether the plan was executed."""
         return self.apply and not self.refusals

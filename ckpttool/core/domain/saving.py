@@ -13,20 +13,20 @@ from ckpttool.core.domain.units import Rank, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:
-    """The progress of a training at a save."""
+    """The progress of a training run at a save."""
 
     step: Step
-    """Data batches consumed, whether their updates were applied or dropped."""
+    """Data batches consumed, regardless of whether the updates were applied or dropped."""
     applied: int
     """Updates applied."""
     epoch: int
     """Number of the current epoch, from 1."""
     step_in_epoch: int
-    """Batches consumed in this epoch; 0 if none was consumed yet."""
+    """Batches consumed in this epoch; 0 if no batch has been consumed yet."""
     loss_scale: float
-    """Loss scale; 1 without a loss scaler."""
+    """Loss scale; 1 if there is no loss scaler."""
     global_batch_size: int | None
-    """Global batch size in samples; None: unknown."""
+    """Global batch size in samples; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class SaveLayout(Protocol):
         ...
 
     def objection(self, prefix: str) -> str | None:
-        """Return why a prefix would make ambiguous names; None if it does not."""
+        """Return why a prefix would make names ambiguous; None if it would not."""
         ...
 
     def rank_folder(self, rank: Rank) -> str:
@@ -91,7 +91,7 @@ class SaveLayout(Protocol):
         ...
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Parse the name of rank 0's file; None if it is not the name of a save."""
+        """Parse the name of rank 0's file; return None if the name is not that of a save."""
         ...
 
     def checkpoint(self, label: SaveLabel) -> str:
@@ -99,7 +99,7 @@ class SaveLayout(Protocol):
         ...
 
     def manifest(self, label: SaveLabel) -> str:
-        """Return the path of its manifest, relative to the tree, whether it is sealed or not."""
+        """Return the path of the save's manifest, relative to the tree, whether the save is sealed or not."""
         ...
 
     def shard(self, label: SaveLabel, rank: Rank) -> str:
@@ -115,11 +115,11 @@ class SaveLayout(Protocol):
         ...
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Read the progress from the scalars; None if a value is missing."""
+        """Read the progress from the scalars; return None if a value is missing."""
         ...
 
     def records(self, label: SaveLabel, rank: Rank) -> tuple[tuple[str, bytes], ...]:
-        """Return the records that name a save as the last, with their paths, relative to the tree."""
+        """Return the records that name a save as the last save, with their paths relative to the tree."""
         ...
 
     def with_health(self, old: bytes | None, label: SaveLabel, health: Health) -> bytes:

@@ -13,7 +13,7 @@ ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
 """The scalars of one file, by the trainer's names, sorted; absent scalars are left out."""
 
 _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
-"""Keys that manifests and ledgers have always had; null if a file has no such scalar."""
+"""Keys that manifests and ledgers have always had; the value is null if a file has no such scalar."""
 
 
 def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
@@ -52,7 +52,7 @@ class AgreedScalar:
 
     name: str
     code: Row
-    """Code of the finding if its values differ."""
+    """Code of the finding if the values differ."""
     severity: Severity
 
 
@@ -63,9 +63,9 @@ class NameClaim:
     scalar: str
     value: int
     at_least: bool = False
-    """Whether a larger value also agrees."""
+    """Whether a larger value also agrees with the name."""
     message: str
-    """Message if the value inside contradicts it, with `%d` for that value."""
+    """Message if the value inside contradicts the name, with `%d` for the value inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +73,12 @@ class ScalarRules:
     """The scalars in the files of a layout, and the rules about them."""
 
     requested: tuple[RequestedScalar, ...] = ()
-    """In the order of the request."""
+    """The scalars to read, in the order of the request."""
     required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
     """Roles whose files must contain scalars, and the scalars that each needs, regardless of the other files."""
     agreed: tuple[AgreedScalar, ...] = ()
     without: str | None = None
-    """The trainer's reaction to a file without a required scalar."""
+    """The trainer's reaction to a file that lacks a required scalar."""
     without_batch_size: str | None = None
     """The files of the trainer that legitimately contain no batch size."""
 
@@ -88,9 +88,9 @@ class ShardFacts:
     """The facts that a layout knows about a file before it is opened."""
 
     scalars: tuple[RequestedScalar, ...] = ()
-    """The scalars to read from it."""
+    """The scalars to read from the file."""
     entries: RecordedEntries = ()
-    """Tensors that it must contain according to its save's own record; empty without a record."""
+    """Tensors that the file must contain according to its save's own record; empty if there is no record."""
 
 
 NO_FACTS = ShardFacts()

@@ -20,7 +20,7 @@ class Nested(Enum):
 
 
 Value: TypeAlias = "str | int | float | bool | Nested | None"
-"""The value of a setting in YAML; None if it is empty. A date is text."""
+"""The value of a setting in YAML; None if the setting is empty. A date is text."""
 
 
 def dotted(key: KeyPath) -> str:
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafeFix:
-    """The fix for a finding that has exactly one right value."""
+    """The fix for a finding whose setting has exactly one right value."""
 
     code: Row
     key: KeyPath
@@ -66,7 +66,7 @@ class SafeFix:
 class RunConfig:
     """The settings of a training config that all trainers share; the class of each trainer adds more.
 
-    None: not set and without a known default.
+    A field is None if the setting is not set and has no known default.
     """
 
     trainer: str
@@ -74,14 +74,15 @@ class RunConfig:
     path: str
     """The path from the user."""
     text: str
-    """The complete file: a launch config is made from it, and the file may change in the meantime."""
+    """The complete file, because a launch config is made from it and the file may change in the meantime."""
     settings: Settings
     world_size: int | None
-    """Ranks that it starts."""
+    """Number of ranks that the config starts."""
     global_batch_size: int | None
     """Samples per batch over all ranks."""
     sink_size: int | None
-    """Batches per data sink; None without data sinking, and if another file, which was not read, may set it."""
+    """Batches per data sink; None if there is no data sinking, or if another file, which was not read, may set the
+    size."""
     prefix: str | None
     """Beginning of the file names of the next saves."""
     findings: tuple[Finding, ...]
@@ -93,7 +94,7 @@ class RunConfig:
     def started_on(self, devices: int | None) -> RunConfig:
         """Return the meaning of the config on this number of devices; None if that is unknown.
 
-        By default the config itself; different if a trainer's config does not state the devices.
+        By default this is the config itself; it differs if a trainer's config does not state the devices.
         """
         del devices
         return self

@@ -17,7 +17,8 @@ class FormatName(str, Enum):
     MINDSPORE_CKPT = "mindspore-ckpt"
     TORCH_ZIP = "torch-zip"
     TORCH_ZIPS = "torch-zips"
-    """Several of these, one after another: `.distcp`. A file with a single part fits both formats; its name decides."""
+    """Several torch zips, one after another: `.distcp`. A file with a single part fits both formats; its name
+    decides."""
     TORCH_PICKLE = "torch-pickle"
     OCDBT = "ocdbt"
     """A file of a key-value store with arrays: its location identifies it, not its first bytes."""
@@ -51,7 +52,7 @@ class ShardRole(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp:
-    """Identity of a file's content: equal stamps mean that the checked file has not changed."""
+    """Identity of a file's content: if the stamps are equal, the checked file has not changed."""
 
     size: ByteCount
     token: tuple[int | str, ...]
@@ -59,7 +60,7 @@ class FileStamp:
     modified_ns: int | None = None
     """Time of the last change of its content, in nanoseconds since 1970; None if the storage has no such time."""
     changed_ns: int | None = None
-    """When content, name or permissions last changed; unlike the mtime, users cannot set it back. None: unknown."""
+    """When content, name or permissions last changed; unlike the mtime, users cannot set it back. None if unknown."""
 
     @classmethod
     def on_disk(cls, *, size: int, mtime_ns: int, inode: int, ctime_ns: int | None = None) -> FileStamp:
@@ -78,7 +79,7 @@ class FileStamp:
 
 
 RecordedEntries: TypeAlias = "tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]"
-"""Names of tensors, each with the shapes that it may have; without shapes, any shape is allowed."""
+"""Names of tensors, each with the shapes that it may have; if no shapes are given, any shape is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +92,14 @@ class Shard:
     """None if all ranks share the file."""
     role: ShardRole
     format: FormatName
-    """The format according to its *name*; its `ShardReport` has the actual one."""
+    """The format according to its *name*; its `ShardReport` has the actual format."""
     run: int = 0
-    """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
+    """The `_k` in this file's own name, 0 if the name has no such suffix. Counted per rank folder, so ranks may
+    disagree."""
     stamp: FileStamp | None = None
     """None if the listing did not need it."""
     least: ByteCount | None = None
-    """Minimum size in bytes according to its save's own record; None without a record."""
+    """Minimum size in bytes according to the save's own record; None if there is no record."""
     entries: RecordedEntries = ()
     """The same as in `ShardFacts`."""
 

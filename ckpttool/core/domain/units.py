@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NewType
 
 Step = NewType("Step", int)
-"""Global step: data batches consumed since the training began, skipped ones included."""
+"""Global step: data batches consumed since the training began, including skipped batches."""
 
 STEP_DIGITS = 18
 """Maximum number of digits. Steps have fewer, and int() of a million digits takes seconds."""
@@ -30,7 +30,7 @@ _MOST_RANGES = 12
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
-    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI accept them; `everything`: no limit."""
+    """Format ranks, ascending, as ranges that Slurm and MPI accept: `ranks 0, 2-3`; without limit if `everything`."""
     return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
 
 
@@ -84,7 +84,7 @@ def moment(seconds: float) -> str:
     """Format a time in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
-        OverflowError: It is outside the calendar, which is possible for the time of a file.
+        OverflowError: The time is outside the calendar, which is possible for the time of a file.
     """
     from datetime import datetime, timedelta, timezone  # typer imports it anyway; library users may not need it
 
@@ -93,7 +93,7 @@ def moment(seconds: float) -> str:
 
 
 def moment_if_any(seconds: float) -> str | None:
-    """Format a file's time as `moment` does; None if it is outside the calendar, because programs can set any time."""
+    """Format a file's time as `moment` does; None if it is outside the calendar, since programs can set any time."""
     try:
         return moment(seconds)
     except OverflowError:

@@ -55,7 +55,7 @@ class VerdictWord(str, Enum):
 
 
 MIN_COPIES = 3
-"""Number of copies that count as proven if they agree; if two of three agree, the third is damaged."""
+"""Number of copies that count as proven if they agree; if only two of three agree, the third is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class CheckTask:
     facts: ShardFacts = NO_FACTS
     """The layout's facts about the file."""
     part: tuple[int, int] | None = None
-    """First byte and first byte after the part, if several tasks share a big file; None: the whole file."""
+    """First byte and first byte after the part, if several tasks share a big file; None for the whole file."""
     seal: ShardSeal | None = None
     """A manifest's record of this file."""
     sha256: str | None = None
@@ -84,7 +84,7 @@ class CheckTask:
     digests: bool = True
     """Whether to also compute the digest of each tensor, if every byte is read."""
     listed: FileStamp | None = None
-    """The stamp of the file in the listing: damage in a file that has changed since then proves nothing."""
+    """The stamp of the file in the listing: damage in a file that has changed since then does not prove anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +108,15 @@ class TensorStat:
     nans: int
     infinities: int
     absmax: float
-    """Largest magnitude of the finite elements, exact; 0.0 without finite elements."""
+    """Largest magnitude of the finite elements, exact; 0.0 if no element is finite."""
     norm: float
     """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite if F64 overflows."""
     denormal_only: bool
-    """Whether all elements are finite, at least one is subnormal, and every other is subnormal or zero."""
+    """Whether all elements are finite, at least one is subnormal, and every other element is subnormal or zero."""
 
     @property
     def finite(self) -> bool:
-        """True without NaN and infinity."""
+        """True if no element is NaN or infinite."""
         return not (self.nans or self.infinities)
 
 
@@ -136,13 +136,13 @@ class ShardReport:
     schema_hash: str | None
     """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
     tensors: int | None
-    """Number of tensors that the header declares; None if it could not be parsed."""
+    """Number of tensors that the header declares; None if the header could not be parsed."""
     checksum_matched: bool
     """True if a checksum exists and matched; only then is the verdict `verified`."""
     bytes_read: ByteCount
     findings: tuple[Finding, ...]
     embedded_checksum: bool = False
-    """Whether the file carries a checksum of its own, matched or not."""
+    """Whether the file contains a checksum of itself, matched or not."""
     zero_tail: bool = False
     """Whether its last 4 KiB (all of a smaller file's tensor data) are zero."""
     tail_hash: str | None = None
@@ -154,7 +154,7 @@ class ShardReport:
     stats: Sequence[TensorStat] = ()
     """At level NUMERICS: the statistics of every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None
-    """Digests of its tensors, if these are known and every byte was read; else None."""
+    """Digests of the tensors, if the tensors are known and every byte was read; otherwise None."""
     copies: int = 1
     """Number of known replicas with identical tensors, including this shard."""
     copy_matched: bool = False
@@ -176,7 +176,7 @@ class ShardReport:
 
     @property
     def is_proven(self) -> bool:
-        """Whether its content is proven: by a checksum, by that of a copy, or by three copies that agree."""
+        """Whether the content is proven by a checksum, by a copy's checksum, or by three copies that agree."""
         return self.checksum_matched or self.copies >= MIN_COPIES or (self.copies > 1 and self.copy_matched)
 
 
@@ -190,21 +190,21 @@ class Verdict:
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """Sorted by (rank, path); for a subset, only those of its shards."""
+    """Sorted by (rank, path); for a subset, only the reports of its shards."""
     findings: tuple[Finding, ...]
     """Findings about the shards and about the checkpoint."""
     unseen: int = 0
     """Shards outside the requested subset."""
     beside: tuple[ShardReport, ...] = ()
-    """Reports of these shards, sorted by (rank, path), from headers and sizes only."""
+    """Reports of the shards in `unseen`, sorted by (rank, path), from headers and sizes only."""
     compared_with: tuple[str, ...] = ()
     """Other checkpoints, by name, that showed which ranks have copies of the same tensors; nearest first."""
     also_read: tuple[str, ...] = ()
-    """Those among them that were read only for this comparison."""
+    """The checkpoints in `compared_with` that were read only for this comparison."""
 
     @property
     def word(self) -> VerdictWord:
-        """The one-word verdict: that of the worst shard."""
+        """The one-word verdict, which is the worst shard's verdict."""
         best = VerdictWord.STRUCT_OK
         if self.reports and not self.unseen:
             best = max({report.best for report in self.reports}, key=_BADNESS.index)
@@ -212,7 +212,7 @@ class Verdict:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the content of every shard is proven, without findings against any."""
+        """Whether the content of every shard is proven, with no finding against any shard."""
         return self.word in {VerdictWord.VERIFIED, VerdictWord.AGREED} and all(
             report.is_proven for report in self.reports
         )
@@ -245,7 +245,7 @@ def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
 
 
 def word_of(finding: Finding) -> VerdictWord:
-    """Return the verdict for one finding alone; a note has none."""
+    """Return the verdict for one finding alone; a note has no verdict."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
     if finding.is_tie:  # it was read, but its meaning is undecided
@@ -275,7 +275,7 @@ class Verification(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code for all checkpoints; without checkpoints, the code for "nothing proven"."""
+        """The safest code for all checkpoints; the code for "nothing proven" if there are no checkpoints."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
         findings = (finding for verdict in self.verdicts for finding in verdict.findings)

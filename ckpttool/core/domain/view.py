@@ -18,9 +18,9 @@ class View:
             "--ranks-per-node", "Also show damage per node, assuming N consecutive ranks on each.", metavar="N", least=1
         ),
     ] = None
-    """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None: unknown."""
+    """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None if unknown."""
     everything: Annotated[bool, Option("--verbose -v", "Show all details and the settings in effect.")] = False
-    """Show every finding, rejected checkpoint and rank, instead of the first ones and a number."""
+    """Show every finding, rejected checkpoint and rank, instead of only the first of each and a count."""
 
 
 USUAL = View()

@@ -100,7 +100,8 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
 
     Args:
         source: The open shard.
-        named: The format that its name claims. It only affects the message if the content has another format.
+        named: The format that the file's name claims. It only affects the message if the content has a different
+            format.
         facts: The layout's facts about the shard, and the values that it requests.
 
     Returns:
@@ -133,10 +134,10 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
 
 
 def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
-    """Return the header of a file read elsewhere: its scalars, without tensors.
+    """Return the header of a file that was read elsewhere, with its scalars but without tensors.
 
     Raises:
-        OSError: More was requested than the earlier read has.
+        OSError: The request exceeds what was read earlier.
     """
     if not facts.scalars:
         raise OSError(errno.ENODATA, "only its scalars were checked on its machine")
@@ -146,7 +147,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
-    """Report zeros in place of the header, and whether the end is also zero; the middle is not checked."""
+    """Report zeros in place of the header, and whether the file's end is also zero; the middle is not checked."""
     size = source.stamp.size
     tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
     tail_is_zero = not tail.strip(b"\0")
@@ -185,7 +186,7 @@ def _unrecognised(head: bytes, size: int) -> Finding:
 
 
 def _under_its_name(header: Header, named: FormatName) -> Header:
-    """Add that a file's name belongs to another format."""
+    """Add to the findings that a file's name belongs to a different format."""
     if header.format in TORCH_FORMATS:
         if header.format is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS:
             return replace(header, format=named)  # both begin with the same bytes

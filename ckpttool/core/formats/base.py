@@ -1,4 +1,4 @@
-"""The interface of shard file formats: header in, tensor entries out."""
+"""The interface of shard file formats, which turns a header into tensor entries."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ LAST_PAGE_BYTES = 4096
 lost."""
 
 MAX_DIMS = 64
-"""Maximum dimensions of a tensor: the limit of numpy; that of MindSpore is lower."""
+"""Maximum number of dimensions of a tensor: the limit of numpy; MindSpore's limit is lower."""
 
 MAX_NAME_CHARS = 65_536
 """Maximum length of a tensor's name; the longest that trainers write have about 200."""
 
 MAX_FINDINGS = 16
-"""Maximum number of findings: by then a shard is certainly damaged, and a hostile file could cause them endlessly."""
+"""Maximum number of findings: by then a shard is certainly damaged, and a hostile file could cause findings
+endlessly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ class Header:
     schema_hash: str | None
     """The result of `schema_hash`; None if the header could not be parsed to its end."""
     last_page: tuple[int, int] | None = None
-    """First byte of the last tensor's data, and the byte after its end; None without tensor data, or if unknown."""
+    """First byte of the last tensor's data, and the byte after its end; None if there is no tensor data, or it is
+    unknown."""
 
 
 CRC_LIMIT = 2**32
@@ -79,7 +81,8 @@ class Checksum:
     """A checksum inside a file."""
 
     algorithm: str
-    """`crc32-file`: over all bytes before `end`. `crc32-entries`: over each tensor's name (UTF-8) and data, by name."""
+    """`crc32-file` covers all bytes before `end`; `crc32-entries` covers each tensor's name (UTF-8) and data, by
+    name."""
     value: int
     end: int
     """The first byte that the checksum does not cover."""
@@ -93,7 +96,7 @@ class ShardFormat(Protocol):
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read only the header and the requested scalars.
 
-        A damaged header does not raise: it is returned with findings.
+        A damaged header does not raise an error; it is returned with findings.
 
         Raises:
             OSError: The disk did not answer.
@@ -105,7 +108,7 @@ def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
     """Hash the tensors of a shard, so that equal tensors have the same hash in every format.
 
     Args:
-        rows: Name, dtype and shape (`8,4`; a scalar's is empty) of every tensor, in any order.
+        rows: Name, dtype and shape (`8,4`; empty for a scalar) of every tensor, in any order.
 
     Returns:
         32 hex digits of xxh3-128. The hash detects accidents; it does not withstand an attacker.
@@ -121,7 +124,7 @@ def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]
 
 
 def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
-    """Return the range of a file's last tensor data: one page, or less if there is less."""
+    """Return the byte range of the last page of a file's tensor data, which may be shorter than a page."""
     spans = list(chain.from_iterable(entry.spans for entry in entries))
     if not spans:
         return None
@@ -130,7 +133,7 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
 
 
 def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
-    """Create the header of a file of which only the format is known."""
+    """Create the header of a file if only the file's format is known."""
     return Header(
         format=name,
         entries=(),
@@ -149,7 +152,7 @@ def over_limit(message: str) -> Finding:
 
 
 def unsupported(is_a: FormatName, named: FormatName) -> Finding:
-    """Report that a torch file is under the name of another format."""
+    """Report that a torch file has the name of a different format."""
     form = (
         "a pickle in the format of torch.save"
         if is_a is FormatName.TORCH_PICKLE
@@ -169,7 +172,7 @@ def unsupported(is_a: FormatName, named: FormatName) -> Finding:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for a message, shortened if it is long."""
+    """Quote a name for a message, and shorten a long name."""
     return f"'{name}'" if len(name) <= _SHOWN_CHARS else f"'{name[:_SHOWN_CHARS]}…'"
 
 

@@ -1,4 +1,4 @@
-"""Configs of other programs in YAML, JSON or TOML, as one kind of document: their settings, with lines."""
+"""Configs of other programs in YAML, JSON or TOML, read as one kind of document: the settings with their lines."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ConfigFile:
 
     @cached_property
     def document(self) -> Document:
-        """The document, parsed as TOML if its name says so, as JSON if it is valid JSON, else as YAML.
+        """The document, parsed as TOML if its name says so, as JSON if it is valid JSON, otherwise as YAML.
 
         A YAML parser accepts most JSON, but reads `1e-8` as text.
 
         Raises:
             ConfigError: The text is in none of these formats.
-            UnsafeError: It is larger or deeper than a config can be.
+            UnsafeError: The text is larger or deeper than a config can be.
         """
         if self.path.endswith(TOML):
             return _toml(self.content, self.path)
@@ -61,7 +61,7 @@ class ConfigFile:
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
-    """Return the lines of the keys, if YAML can parse it; YAML rejects tabs, which JSON has only between values."""
+    """Return the lines of the keys, if YAML can parse the JSON; YAML rejects tabs, which JSON allows between values."""
     try:
         return parse_document(content.replace(b"\t", b" "), where=path).lines
     except (ConfigError, UnsafeError):

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli, reflected), which event files and OCDBT contain.
 
-Computed without a library: `google-crc32c` would be a dependency just for files of a few MB. Python reaches 10 MB/s.
+No library is used, because `google-crc32c` would be a dependency just for files of a few MB. Python reaches 10 MB/s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _POLYNOMIAL = 0x82F63B78
 
 
 def crc32c(data: bytes) -> int:
-    """Return the checksum of some bytes."""
+    """Return the CRC-32C of the bytes."""
     table = _table()
     value = 0xFFFFFFFF
     for byte in data:

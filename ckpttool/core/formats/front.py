@@ -8,10 +8,10 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import ByteSource
 
 HEAD_BYTES = 4096
-"""Bytes that are read first: enough for every magic number, and for a small header in one call."""
+"""Number of bytes read first: enough for every magic number, and for a small header in one call."""
 
 _BEHIND_BYTES = 4096
-"""Bytes read after a header together with it: training scalars are the first tensors of many files."""
+"""Bytes read together with a header, because training scalars are the first tensors of many files."""
 
 _KEPT_BYTES = 2 << 20
 """Maximum size of a buffer that a thread keeps for the next file: a header of 10,000 tensors."""
@@ -26,9 +26,9 @@ class _Cache(local):
     def __init__(self) -> None:
         self.block = bytearray(HEAD_BYTES)
         self.expected = HEAD_BYTES
-        """Bytes to read of the next file, because shards of a run have headers of the same length."""
+        """Bytes to read of the next file, since shards of a run have headers of the same length."""
         self.files = 0
-        """Number of opened files; the block has bytes of the last one."""
+        """Number of opened files; the block has the bytes of the last file."""
 
 
 _KEPT = _Cache()

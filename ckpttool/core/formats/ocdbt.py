@@ -25,7 +25,7 @@ MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
 """Maximum number of values in a tree; each chunk of an array is a value."""
 MOST_BYTES = 2 << 30
-"""Maximum size of all unpacked nodes: a small node may be referenced and unpacked any number of times."""
+"""Maximum size of all unpacked nodes: a small node may be referenced, and so unpacked, any number of times."""
 MOST_TEXT = 256 << 20
 """Maximum bytes of the keys or paths of a node: each may repeat the previous one completely."""
 
@@ -34,10 +34,10 @@ _NODE_MAGIC = bytes.fromhex("0cdb20de")
 _LENGTH_BYTES, _CRC_BYTES, _UUID_BYTES, _LEVEL_BYTES = 8, 4, 16, 4
 _ZSTD = 1
 _NOWHERE = 2**64 - 1
-"""As an offset: it does not exist."""
+"""The offset of something that does not exist."""
 _MOST_VARINT_BITS = 64
 _RECORDS = (b"/.zarray", b"/zarr.json")
-"""Ends of the keys of values that describe how an array is split into chunks; each array has one."""
+"""Endings of the keys whose values describe how an array is split into chunks; each array has one such key."""
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Store:
     arrays: frozenset[str]
     """Names of the arrays in the store."""
     broken: tuple[BrokenStoreError, ...]
-    """Inconsistent nodes: their descendants are unknown."""
+    """Inconsistent nodes, whose descendants are unknown."""
 
 
 class _Child(NamedTuple):
@@ -88,7 +88,7 @@ class _Child(NamedTuple):
 
 
 def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
-    """Read a store from its manifest to the location of every value, but no value.
+    """Read a store from its manifest to the location of every value, but not the values.
 
     Args:
         read: Returns a number of bytes of a file in the store from an offset, or all bytes to its end; None if the file
@@ -96,7 +96,7 @@ def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
 
     Raises:
         BrokenStoreError: The manifest is inconsistent.
-        OverLimitError: It is larger than any store that a trainer writes.
+        OverLimitError: The store is larger than any that a trainer writes.
         OSError: The disk did not answer.
     """
     walk = _Walk(read)
@@ -105,7 +105,7 @@ def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
 
 
 class _Walk:
-    """A walk from the manifest down to the values."""
+    """Walks the tree of nodes from the manifest down to the values."""
 
     def __init__(self, read: Callable[[str, int, int | None], bytes | None]) -> None:
         self._read = read
@@ -134,7 +134,7 @@ class _Walk:
                 self.broken.append(error)
 
     def _children(self, child: _Child) -> list[_Child]:
-        """Add a node to the contents; return the nodes below it."""
+        """Add a node to the contents, and return the nodes below this node."""
         extent = child.extent
         self._need(extent)
         if extent.length > MOST_NODE_BYTES:
@@ -200,7 +200,7 @@ class _Body:
         return [self.varint() for _ in range(count)]
 
     def texts(self, *, other_columns: int = 0) -> tuple[list[bytes], list[list[int]]]:
-        """Return texts that are encoded by their common prefix with the previous one, and the columns with them."""
+        """Return texts, each encoded by its common prefix with the previous text, and the columns read with them."""
         count = self.varint()
         shared = [0, *self.varints(count - 1)] if count else []
         lengths = self.varints(count)
@@ -229,8 +229,8 @@ def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -
     """Return the parsed manifest or node.
 
     Raises:
-        BrokenStoreError: It is inconsistent.
-        OverLimitError: It is larger than any that TensorStore writes.
+        BrokenStoreError: The manifest or node is inconsistent.
+        OverLimitError: The manifest or node is larger than any that TensorStore writes.
     """
     if len(data) < _CRC_BYTES or crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
         message = "its CRC-32C does not match: the content was changed after it was saved, or truncated"
@@ -246,7 +246,7 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
     """Return the body of a frame.
 
     Raises:
-        ValueError: It is not of this kind.
+        ValueError: The frame is not of this kind.
     """
     if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
         raise ValueError("it does not begin with the expected bytes")
@@ -298,7 +298,7 @@ class _Node(NamedTuple):
     extents: list[Extent]
     """The extents of values outside the node."""
     keys: list[bytes]
-    """The keys of all its values."""
+    """The keys of all values of the node."""
 
 
 def _node(body: _Body, place: _Child) -> _Node:

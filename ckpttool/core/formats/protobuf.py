@@ -14,11 +14,11 @@ class WireError(ValueError):
 
 
 def varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Read a varint; return it and the position after it.
+    """Read a varint, and return the number and the position after the varint.
 
     Raises:
-        IndexError: The buffer ends within it.
-        WireError: It is not a varint.
+        IndexError: The buffer ends within the varint.
+        WireError: The bytes are not a varint.
     """
     value = buffer[at]
     if value < 0x80:  # noqa: PLR2004  (one byte, as nearly always)
@@ -56,12 +56,12 @@ def signed(value: int) -> int:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message in order: the key, which is eight times the field's number plus its wire type.
+    """Yield the fields of a message in order, each with its key: eight times the field's number plus the wire type.
 
-    Values with a length or a fixed width are yielded as bytes, varints as unsigned numbers.
+    Values with a length or a fixed width are yielded as bytes, and varints as unsigned numbers.
 
     Raises:
-        WireError: It is not a message.
+        WireError: The bytes are not a message.
     """
     at, end = 0, len(message)
     try:

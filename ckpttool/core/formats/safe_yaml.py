@@ -1,4 +1,4 @@
-"""Foreign YAML, parsed as by PyYAML but within limits, with the line of every key, and as a list of settings."""
+"""YAML from other programs, parsed as PyYAML does but within limits, with each key's line or as a list of settings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 """Maximum nesting. A real config has six levels; a trainer's own parser fails at a few dozen."""
 MAX_NODES = 200_000
-"""Maximum number of values with all aliases expanded. A real config has some hundred; nine lines of aliases can produce
-a billion."""
+"""Maximum number of values with all aliases expanded. A real config has a few hundred; nine lines of aliases can
+produce a billion."""
 MAX_NUMBER_CHARS = 100
-"""Maximum digits of a number: Python refuses to print thousands of digits, and sizes are multiplied."""
+"""Maximum digits of a number, because Python refuses to print thousands of digits, and sizes are multiplied."""
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
@@ -38,25 +38,25 @@ class Document:
     data: dict[str, object]
     """Exactly the result of `yaml.safe_load`."""
     lines: dict[KeyPath, int]
-    """Line number, from 1, of each key and list item, in the order of the file; aliased parts only at their
-    definition."""
+    """Line number, from 1, of each key and list item, in the order of the file; aliased parts have only the line of
+    their definition."""
     spelt: dict[KeyPath, str]
-    """Text and numbers without quotes as they are in the file: `010` is eight."""
+    """Text and numbers without quotes, as written in the file, because `010` is eight."""
 
 
 def parse_document(content: bytes, *, where: str) -> Document:
     """Return the only mapping in a YAML file.
 
-    PyYAML silently takes the last of two equal keys, expands aliases into any number of values, and needs seconds for
-    deep nesting; a config that relies on one of these is refused.
+    PyYAML silently uses the last of two equal keys, expands aliases into any number of values, and needs seconds for
+    deep nesting; a config that does any of this is refused.
 
     Args:
         content: The complete file.
         where: Name of the file for errors.
 
     Raises:
-        ConfigError: It is not YAML or UTF-8, not a single mapping, or has a duplicate key or a custom tag.
-        UnsafeError: It is larger or deeper than a config can be, or has more aliased values.
+        ConfigError: The content is not YAML or UTF-8, is not a single mapping, or has a duplicate key or a custom tag.
+        UnsafeError: The content is larger or deeper than a config can be, or has more aliased values.
     """
     import yaml
 
@@ -94,8 +94,8 @@ def read_bytes(path: str) -> bytes:
     """Return the content of a config file.
 
     Raises:
-        ConfigError: It cannot be opened, or is not a regular file.
-        UnsafeError: It is larger than a config can be; no more than the limit was read.
+        ConfigError: The file cannot be opened, or is not a regular file.
+        UnsafeError: The file is larger than a config can be; no more than the limit was read.
     """
     content = read_head(path)
     _refuse_long(content, path)
@@ -103,10 +103,10 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_head(path: str) -> bytes:
-    """Return the content of a file; of a file too large for a config, slightly more than the limit.
+    """Return the content of a file; if the file is too large for a config, only slightly more than the limit.
 
     Raises:
-        ConfigError: It cannot be opened, or is not a regular file.
+        ConfigError: The file cannot be opened, or is not a regular file.
     """
     try:
         with open(path, "rb", opener=_open_regular) as file:
@@ -122,7 +122,7 @@ def _refuse_long(content: bytes, where: str) -> None:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open without blocking on a FIFO in place of the config."""
+    """Open the file without blocking if a FIFO is in place of the config."""
     import os
     import stat
 
@@ -154,7 +154,7 @@ def _loader_class() -> type[yaml.SafeLoader]:
 
 
 class _Walk:
-    """Visits each node once: lines, original texts, duplicate keys, tags, and the number of values."""
+    """Visits each node once for its line, original text, duplicate keys, tag, and number of values."""
 
     def __init__(self, where: str) -> None:
         self.lines: dict[KeyPath, int] = {}

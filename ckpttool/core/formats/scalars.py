@@ -32,12 +32,12 @@ _Field = tuple[RequestedScalar, int, Struct]
 """A requested scalar, its position in the read range, and its packing."""
 
 _NEIGHBOURS = 4096
-"""Scalars closer than this are read in one call: a call costs more than the bytes between."""
+"""Scalars closer than this are read in one call, because a call costs more than reading the bytes between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPlan:
-    """The location of the scalars in a shard: the same in every file with the same header."""
+    """The location of the scalars in a shard, which is the same in every file with the same header."""
 
     reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
     """First byte of each read, its length, and its fields."""
@@ -46,7 +46,7 @@ class ScalarPlan:
 
     @property
     def last_read(self) -> int:
-        """First byte of the last read; 0 without reads."""
+        """First byte of the last read; 0 if there are no reads."""
         return self.reads[-1][0] if self.reads else 0
 
 
@@ -63,7 +63,7 @@ def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedSc
     """Find the requested scalars in a shard's tensors; adjacent scalars are read in one call.
 
     Args:
-        entries: In file order; each scalar's name at most once.
+        entries: The tensors, in file order; each scalar's name occurs at most once.
         requested: The scalars to find.
     """
     by_name = {scalar.name: scalar for scalar in requested}
@@ -126,12 +126,12 @@ _MOST_TEXT_BYTES = 1024
 
 
 def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tuple[str, Value], ...]:
-    """Read every one-element tensor, and every short text, of any name.
+    """Read every one-element tensor and every short text, whatever its name.
 
     Returns:
-        Names and values, in file order; if there are thousands, only the first of them. A float is returned as the
-        shortest decimal with the same bits. Floats of 8 bits or less, and values beyond the end of a truncated file,
-        are left out.
+        Names and values, in file order; if there are thousands, only the first. A float is returned as the shortest
+        decimal with the same bits. Floats of 8 bits or less, and values beyond the end of a truncated file, are left
+        out.
 
     Raises:
         OSError: The disk did not answer.

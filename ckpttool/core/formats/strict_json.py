@@ -1,4 +1,4 @@
-"""Strict parsing of foreign JSON: readers get typed values, or an error with file and key path."""
+"""Strict parsing of JSON from other programs; readers get typed values, or an error with file and key path."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonObject: TypeAlias = "dict[str, Json]"
 
 DEFAULT_LIMIT = ByteCount(1 << 30)
-"""Maximum size of a record next to a checkpoint: the metadata of 8,192 ranks has some hundred megabytes."""
+"""Maximum size of a record next to a checkpoint: the metadata of 8,192 ranks has a few hundred megabytes."""
 
 MOST_MEMORY = ByteCount(160 << 20)
-"""Maximum memory of a record's values, by a generous estimate: three bytes of `{},` become seventy. About 150,000
-entries."""
+"""Maximum memory of a record's values, by a generous estimate, because three bytes of `{},` become seventy. About
+150,000 entries."""
 
 OWN_MEMORY = ByteCount(512 << 20)
-"""The same for documents that ckpttool closed with a hash: those of 10,000 ranks are this large, and must be
-readable."""
+"""The same limit for documents that ckpttool closed with a hash, because those of 10,000 ranks are this large and must
+be readable."""
 
 MAX_DEPTH = 64
-"""Maximum nesting; records have six levels. A hostile file must not determine the use of our stack."""
+"""Maximum nesting; records have six levels. A hostile file must not determine how much of the stack we use."""
 
 _SHOWN = 60  # maximum characters of an invalid value in a message
 _NONFINITE = ("nan", "inf", "-inf")
@@ -48,7 +48,7 @@ class ParseError(ValueError):
         Args:
             problem: The expected and the actual value.
             where: The file, and the path to the object.
-            key: Key path from there; '' for the complete document.
+            key: Key path from that object; '' for the complete document.
             line: Line in the file, from 1.
         """
         super().__init__(": ".join(part for part in (where, key, problem) if part))
@@ -63,12 +63,12 @@ def parse_json(
 ) -> Json:
     """Return the document, if every reader would parse it the same way.
 
-    Refused although `json` accepts it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
+    Refused although `json` accepts them: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
     infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.
 
     Args:
         data: The complete file.
-        where: Names the file in the error.
+        where: The file's name for the error.
         limit: Maximum number of bytes.
         most_memory: Maximum memory of the values in bytes, as estimated by `memory_of`.
         nonfinite: Accept `NaN` and `Infinity`, which are valid and important values in logs.
@@ -114,12 +114,12 @@ def number(value: float | None) -> Json:
 
 
 def measured(value: float | None) -> Json:
-    """Encode a measured value with six significant digits: further digits are arithmetic noise."""
+    """Encode a measured value with six significant digits, because further digits are arithmetic noise."""
     return None if value is None else number(float(f"{value:.6g}"))
 
 
 def as_number(value: Json) -> float:
-    """Decode the output of `number`, bit for bit; a ParseError for anything else."""
+    """Decode the output of `number`, bit for bit; raise a ParseError for anything else."""
     return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)
 
 
@@ -146,27 +146,27 @@ def memory_of(data: bytes) -> int:
 def parse_object(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> JsonObject:
-    """Return the document if it is one object; a ParseError for anything else, or for invalid JSON."""
+    """Return the document if it is one object; raise a ParseError for anything else, including invalid JSON."""
     value = parse_json(data, where=where, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
     return as_object(value, where=where)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
-    """Return `value` if it is an object; else raise a ParseError."""
+    """Return `value` if it is an object; otherwise raise a ParseError."""
     if not isinstance(value, dict):
         raise _wrong("an object", value, where, key)
     return value
 
 
 def as_list(value: Json, *, where: str = "", key: str = "") -> list[Json]:
-    """Return `value` if it is a list; else raise a ParseError."""
+    """Return `value` if it is a list; otherwise raise a ParseError."""
     if not isinstance(value, list):
         raise _wrong("a list", value, where, key)
     return value
 
 
 def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = "") -> int:
-    """Return `value` if it is an integer of at least `minimum`: not `true`, not `1.0`; else raise a ParseError."""
+    """Return `value` if it is an integer (not `true` or `1.0`) of at least `minimum`; otherwise raise a ParseError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong("an integer", value, where, key)
     if minimum is not None and value < minimum:
@@ -175,7 +175,7 @@ def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = 
 
 
 def as_float(value: Json, *, where: str = "", key: str = "") -> float:
-    """Return `value` if it is a finite number; else raise a ParseError."""
+    """Return `value` if it is a finite number; otherwise raise a ParseError."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise _wrong("a number", value, where, key)
     try:
@@ -185,56 +185,56 @@ def as_float(value: Json, *, where: str = "", key: str = "") -> float:
 
 
 def as_str(value: Json, *, where: str = "", key: str = "") -> str:
-    """Return `value` if it is text; else raise a ParseError."""
+    """Return `value` if it is text; otherwise raise a ParseError."""
     if not isinstance(value, str):
         raise _wrong("text", value, where, key)
     return value
 
 
 def as_bool(value: Json, *, where: str = "", key: str = "") -> bool:
-    """Return `value` if it is `true` or `false`, not 0 or 1; else raise a ParseError."""
+    """Return `value` if it is `true` or `false`, not 0 or 1; otherwise raise a ParseError."""
     if not isinstance(value, bool):
         raise _wrong("true or false", value, where, key)
     return value
 
 
 def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int:
-    """Return the integer under `key`; a ParseError if it is missing, not an integer, or below `minimum`."""
+    """Return the integer under `key`; raise a ParseError if it is missing, not an integer, or below `minimum`."""
     return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
 
 
 def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
-    """Return the text under `key`; a ParseError if it is missing or not text."""
+    """Return the text under `key`; raise a ParseError if it is missing or not text."""
     return as_str(_member(record, key, where), where=where, key=key)
 
 
 def get_bool(record: Mapping[str, Json], key: str, *, where: str = "") -> bool:
-    """Return the boolean under `key`; a ParseError if it is missing, or neither true nor false."""
+    """Return the boolean under `key`; raise a ParseError if it is missing, or neither true nor false."""
     return as_bool(_member(record, key, where), where=where, key=key)
 
 
 def get_object(record: Mapping[str, Json], key: str, *, where: str = "") -> JsonObject:
-    """Return the object under `key`; a ParseError if it is missing or not an object."""
+    """Return the object under `key`; raise a ParseError if it is missing or not an object."""
     return as_object(_member(record, key, where), where=where, key=key)
 
 
 def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[Json]:
-    """Return the list under `key`; a ParseError if it is missing or not a list."""
+    """Return the list under `key`; raise a ParseError if it is missing or not a list."""
     return as_list(_member(record, key, where), where=where, key=key)
 
 
 def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
-    """Return the integer under `key`; None if absent or null; a ParseError if it is invalid or below `minimum`."""
+    """Return the integer under `key`, or None if absent or null; raise a ParseError if invalid or below `minimum`."""
     return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
 
 
 def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
-    """Return the number under `key`; None if it is absent or null; a ParseError if it is not a number."""
+    """Return the number under `key`; None if it is absent or null; raise a ParseError if it is not a number."""
     return _optional(record, key, lambda value: as_float(value, where=where, key=key))
 
 
 def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
-    """Return the text under `key`; None if it is absent or null; a ParseError if it is not text."""
+    """Return the text under `key`; None if it is absent or null; raise a ParseError if it is not text."""
     return _optional(record, key, lambda value: as_str(value, where=where, key=key))
 
 
@@ -270,7 +270,8 @@ def _snippet(value: Json) -> str:
 def _check_depth(data: bytes, where: str) -> None:
     """Reject deep nesting before `json` parses it.
 
-    The depth that `json` can parse depends on the remaining stack; the same file must give the same answer everywhere.
+    The depth that `json` can parse depends on the remaining stack, but the same file must give the same answer
+    everywhere.
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return

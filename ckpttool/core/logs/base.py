@@ -1,4 +1,4 @@
-"""The interface for training logs: a stream of bytes in; steps, notes and problems out, in the order of the log."""
+"""The interface for training logs, which turns a stream of bytes into steps, notes and problems in log order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpttool.core.domain.metrics import LocalTime, LogItem, LogNote, LogProblem
 from ckpttool.core.domain.units import Step
 
 BLOCK_BYTES = 1 << 18
-"""Bytes per block: large enough for little overhead of Python per byte, small enough to stay in the cache."""
+"""Bytes per block: large enough to keep Python's overhead per byte low, small enough to stay in the cache."""
 
 LONGEST_LINE = 1 << 20
 """A longer line is not a log line. Without a limit, a file without line ends would be read into memory completely."""
@@ -28,7 +28,7 @@ _NO_VALUE = frozenset({b"", b"none", b"unavailable", b"null"})
 
 
 class Readable(Protocol):
-    """The methods of a binary file that a reader needs; a pipe has no others."""
+    """The methods of a binary file that a reader needs; a pipe has no other methods."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes; empty at the end."""
@@ -46,7 +46,7 @@ class LogSource:
     columns: Mapping[str, str] | None = None
     """Field of StepMetrics -> name in the log, if set by the user."""
     curves: bool = False
-    """Whether learning rates and validation losses are requested, even of steps without other values."""
+    """Whether learning rates and validation losses are requested, even for steps without other values."""
 
 
 class LogFormat(Protocol):
@@ -58,7 +58,7 @@ class LogFormat(Protocol):
         ...
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the beginning of the content, never by the file's name."""
+        """Return whether a log has this format, by the beginning of the content and never by the file's name."""
         ...
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
@@ -83,7 +83,7 @@ class LogPlaces(Protocol):
         ...
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Return the logs of each rank, lowest rank first, of the training that saved into a folder; empty: no logs.
+        """Return each rank's logs, lowest rank first, for the run that saved into a folder; empty if there are no logs.
 
         Args:
             root: The folder with the checkpoints.
@@ -175,12 +175,12 @@ def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, 
 
 
 def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProblem:
-    """Return the problem with an excerpt that is safe to print."""
+    """Return the problem, with an excerpt of the line that is safe to print."""
     return LogProblem(source=source.name, line=line, reason=reason, text=escaped(text))
 
 
 def escaped(text: bytes) -> str:
-    """Return the beginning of a line, escaped: control characters must not reach a terminal."""
+    """Return the beginning of a line, escaped because control characters must not reach a terminal."""
     start = text[: EXCERPT_CHARS * 4].decode("utf-8", "backslashreplace").strip()[:EXCERPT_CHARS]
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in start)
 
@@ -202,11 +202,11 @@ def local_time(seconds: float) -> LocalTime:
 
 
 class UnreadableError(ValueError):
-    """The text is not a number; the message says why."""
+    """The text is not a number; the message gives the reason."""
 
 
 def number(text: bytes) -> float | None:
-    """Return the number, with or without brackets; NaN and infinity are numbers, `None` is None.
+    """Return the number in a text, with or without brackets; NaN and infinity are numbers, `None` is None.
 
     Raises:
         UnreadableError: The text is not a number. `[1 31049]` may be 1.31049 or 131049 with a character lost in

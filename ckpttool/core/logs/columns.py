@@ -1,4 +1,4 @@
-"""CSV and JSON lines: any log with named columns."""
+"""CSV and JSON lines, the formats of any log with named columns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ckpttool.core.logs.fields import ALIASES, Row, json_row, resolve_columns, s
 
 
 class JsonLines:
-    """One JSON object per line; several objects of one step are merged."""
+    """One JSON object per line; several objects for one step are merged."""
 
     name = "json-lines"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first line."""
+        """Return whether a log has this format, by the first line."""
         first = head.lstrip().split(b"\n", 1)[0].strip()
         return first.startswith(b"{") and first.endswith(b"}")
 
@@ -59,12 +59,12 @@ _MOMENT = re.compile(rb"\d{4}-\d\d-\d\d[-T ]\d\d:\d\d")
 
 
 class Csv:
-    """Comma-separated values with a line of names first."""
+    """Comma-separated values that begin with a line of names."""
 
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first line, which has names and no numbers, and by a row: sentences also have commas."""
+        """Recognize CSV by the first line, which has names and no numbers, and by a row; sentences also have commas."""
         first, _, rest = head.partition(b"\n")
         if _MOMENT.search(first):  # a line of another log that contains commas
             return False
@@ -107,7 +107,7 @@ class Csv:
 
 
 def _records(source: LogSource, rows: Iterator[list[str]]) -> Iterator[list[str] | LogProblem]:
-    """Yield each row; one that `csv` rejects, such as one with an unclosed quotation mark, is reported and skipped."""
+    """Yield each row; a row that `csv` rejects, for example for an unclosed quotation mark, is reported and skipped."""
     while True:
         try:
             yield next(rows)

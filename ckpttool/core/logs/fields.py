@@ -47,7 +47,7 @@ def parse_columns(text: str) -> dict[str, str]:
     """Return field -> column for `step=iter,global_norm=gnorm`.
 
     Raises:
-        UsageError: It does not have that form, or names a field that does not exist.
+        UsageError: The text does not have that form, or names a field that does not exist.
     """
     columns: dict[str, str] = {}
     for part in text.split(","):
@@ -88,7 +88,8 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
     Args:
         source: The log.
-        rows: Its rows; None marks the start of another process; a step that is repeated after it is a separate step.
+        rows: The rows of the log; None marks the start of another process, after which a repeated step is a separate
+            step.
     """
     pending: StepMetrics | None = None
     is_new = False
@@ -117,7 +118,7 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
 
 def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
-    """Return one step from texts; a value that is not a number is a problem, and None in the step."""
+    """Return one step from texts; a value that is not a number is reported as a problem, and is None in the step."""
     row_text = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
     problems: list[LogProblem] = []
     values: dict[str, float | None] = {}
@@ -147,5 +148,5 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
 
 
 def _integer(value: float | None) -> int | None:
-    """Return the integer part: some trainers count fractions of epochs."""
+    """Return the integer part, because some trainers count fractions of epochs."""
     return int(value) if value is not None and math.isfinite(value) else None

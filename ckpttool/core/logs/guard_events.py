@@ -1,4 +1,4 @@
-"""Event files of a guarded training: one log per rank, with the events of a detector."""
+"""Event files of a guarded training run: one log per rank, with the events of a detector."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class GuardEvents:
     name = "guard-events"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by its first line, which every process writes when it starts."""
+        """Recognize an event file by its first line, which every process writes when it starts."""
         return is_run(head.lstrip().split(b"\n", 1)[0])
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield a step for each executed one, dropped or not, and the points of resume and stop."""
+        """Yield a step for each executed step, dropped or not, and the points of resume and stop."""
         return steps_of(source, _rows(source))
 
 
 def is_run(line: bytes) -> bool:
-    """Return whether a line is the first one of a process."""
+    """Return whether a line is the first line of a process."""
     try:
         return parse_object(line, where="")["schema"] == EVENTS_SCHEMA
     except (ParseError, KeyError):
@@ -62,12 +62,12 @@ def event_lines(
 ) -> Iterator[EventLine | LogProblem | LogNote]:
     """Yield every event, in the order of the file and in bounded memory.
 
-    An incomplete line at the end of the file, or before another process began, means that its writer was killed: that
-    is a note. Any other unreadable line is a problem. Kinds that a later version of ckpttool may write are skipped.
+    An incomplete line at the end of the file, or before another process began, means that the writer was killed, and is
+    only a note. Any other unreadable line is a problem. Kinds that a later version of ckpttool may write are skipped.
 
     Args:
         source: The file.
-        items: Its lines, if some were already read.
+        items: The lines of the file, if some were already read.
     """
     torn: LogProblem | None = None
     for item in lines(source) if items is None else items:
@@ -138,7 +138,7 @@ class GuardFiles:
     names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Search the folder itself, because some trainers save into their output folder, and its parent."""
+        """Search the folder's parent, and the folder itself because some trainers save into their output folder."""
         return next((files for folder in (root, above(root)) if (files := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 
     def inside(self, folder: str) -> tuple[str, ...]:

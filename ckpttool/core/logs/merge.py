@@ -1,4 +1,4 @@
-"""Merge of several logs of one training into one value per step, and into its attempts."""
+"""Merge of several logs of one training run into one value per step, and into the run's attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT_PROBLEMS = 50
 """Maximum number of listed problems; others are only counted, except the first log that cannot be read to its end."""
 
 _MOST_ATTEMPTS = 1000
-"""No run starts more often; if a log goes back more often, steps are counted, but not attempts."""
+"""No run starts more often; if a log goes back more often, its steps are counted, but not its attempts."""
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 
@@ -23,14 +23,15 @@ _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in
 def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
     """Return one value per step from the logs of all ranks and all attempts.
 
-    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step: each may
+    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step. Each may
     have values that the other lacks, and the worse of two embedding norms counts, because one unhealthy rank is enough.
-    Different norms mean two attempts: the later attempt by the clock counts, else the later log.
+    Different norms mean two attempts: the later attempt by the clock counts or, if the clock does not decide, the later
+    log.
 
-    Memory grows with the number of steps, not with the size of the logs: for a single log, by a few bytes per step.
+    Memory grows with the number of steps, not with the size of the logs; for a single log, by a few bytes per step.
 
     Args:
-        logs: Names of logs, and the items that a reader yields for them.
+        logs: Names of logs, each with the items that a reader yields for the log.
         keep: Fields of `StepMetrics` that will be used.
     """
     merging = Merging(keep)
@@ -88,7 +89,7 @@ class Merging:
 
 
 class _Source:
-    """The steps of one log, and the points where it goes back."""
+    """The steps of one log, and the points where the log goes back."""
 
     __slots__ = ("name", "starts", "table")
 
@@ -192,14 +193,14 @@ def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: st
 
 
 def same_attempt(first: StepMetrics, second: StepMetrics) -> bool:
-    """Return whether two entries of one step may be of the same attempt: two attempts have different norms."""
+    """Return whether two entries of one step may be of the same attempt, because two attempts have different norms."""
     if first.global_norm is None or second.global_norm is None:
         return True
     return first.global_norm == second.global_norm or (math.isnan(first.global_norm) and math.isnan(second.global_norm))
 
 
 def combined(first: StepMetrics, second: StepMetrics) -> StepMetrics:
-    """Return the values of two entries of the same attempt at a step; the first one's if both have one."""
+    """Combine two entries of the same attempt at a step; the first one's values count, and the worse embedding norm."""
     missing = {name: getattr(second, name) for name in _FIELDS if getattr(first, name) is None}
     return replace(
         first, embedding_local_norm=_worse(first.embedding_local_norm, second.embedding_local_norm), **missing

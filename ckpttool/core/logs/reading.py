@@ -1,4 +1,4 @@
-"""Reads training logs of every known format, recognized by content; completely, or in one pass."""
+"""Reads training logs of every known format, which it recognizes by content, either completely or in one pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 class LogReader:
-    """Reads logs, and finds those of trainers."""
+    """Reads logs, and finds the logs of trainers."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogReader:
         """Return the logs that the user selected: files, globs, folders of logs, or `-`; each once.
 
         Raises:
-            UsageError: There is no such log.
+            UsageError: A selected log does not exist.
         """
         names: dict[str, None] = {}
         for pattern in patterns:
@@ -105,15 +105,15 @@ class LogReader:
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
         """Yield the entries of one log, in order and in bounded memory; gzip is decompressed.
 
-        A file that cannot be read to its end, or that no format recognises, yields a problem with line 0: one truncated
-        log must not hide the others.
+        A file that cannot be read to its end, or that no format recognises, yields a problem with line 0, because one
+        truncated log must not hide the others.
 
         Args:
             path: The file, or `-`.
             stdin: The stream for `-`; this process's own by default.
 
         Raises:
-            UsageError: The log cannot be read without a further option.
+            UsageError: The log cannot be read unless another option is given.
         """
         yield from _to_its_end(path, self._items(path, stdin))
 
@@ -149,7 +149,7 @@ class LogReader:
             keep: Fields of `StepMetrics` that will be used.
 
         Raises:
-            UsageError: There is no such log, or it needs an option.
+            UsageError: A selected log does not exist, or needs an option.
         """
         if patterns:
             return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
@@ -157,10 +157,11 @@ class LogReader:
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
     def _first_stage(self, ranks: Sequence[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
-        """Yield the logs of the ranks with the embedding: from rank 0 up to the first one that measured none.
+        """Yield the logs of the ranks with the embedding: from rank 0 up to the first rank that measured none.
 
-        Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read. If the first
-        stage prints no norm at all, the last rank's logs follow, since some trainers print it in the last stage only.
+        Pipeline stages have neighbouring ranks, and other stages print 0, so their logs need not be read. If the first
+        stage prints no norm at all, the last rank's logs follow, because some trainers print the norm only in the last
+        stage.
         """
         has_norm = False
         for logs in ranks:
@@ -195,7 +196,7 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
     """Open a log as a stream of decompressed bytes.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The log cannot be opened.
     """
     with ExitStack() as stack:
         raw: Readable = stdin or sys.stdin.buffer
@@ -209,7 +210,7 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
 
 
 def blocks_of(path: str) -> Iterator[Block | LogProblem]:
-    """Yield a file in blocks of complete lines, in any format; a problem with line 0 if reading fails."""
+    """Yield a file in blocks of complete lines, in any format; yield a problem with line 0 if reading fails."""
 
     def opened() -> Iterator[Block | LogProblem]:
         with open_log(path) as stream:
@@ -229,7 +230,7 @@ def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProble
 
 
 def _from_storage(path: str, stack: ExitStack) -> Readable | None:
-    """Open a log that is a file; None if it is another kind that only this machine can read."""
+    """Open a log that is a file; return None for other kinds of logs, which only this machine can read."""
     folder, name = os.path.split(path)
     storage = open_storage(folder or ".")
     with suppress(LostLinkError):

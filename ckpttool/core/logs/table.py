@@ -1,4 +1,4 @@
-"""Steps in columns: a fifth of the memory of separate values, for logs of millions of steps."""
+"""Steps in columns, which need a fifth of the memory of separate values, for logs of millions of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepTable(Sequence[StepMetrics]):
         """Start with an empty table.
 
         Args:
-            keep: Fields that will be used, in addition to the step; the others are dropped.
+            keep: Fields that will be used, in addition to the step; other fields are dropped.
         """
         self._steps: array[int] | list[int] = array("q")
         self._columns = [(name, _column(_KINDS.get(name, "d"))) for name in FIELDS if name in keep]
@@ -64,12 +64,12 @@ class StepTable(Sequence[StepMetrics]):
 
 
 class Rows(Sequence[StepMetrics]):
-    """Some steps of a table, in their own order."""
+    """Some steps of a table, in any order."""
 
     __slots__ = ("_places", "_table")
 
     def __init__(self, table: StepTable, places: Sequence[int]) -> None:
-        """Select the steps at these positions."""
+        """Select the steps of the table at the given positions."""
         self._table = table
         self._places = places
 

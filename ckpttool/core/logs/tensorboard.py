@@ -3,7 +3,7 @@
     length (8 bytes)  its checksum (4)  event (length bytes)  its checksum (4)
 
 Scalars are in `simple_value`, as torch and TensorFlow 1 write them, or in a tensor without dimensions, as TensorFlow 2
-does.
+writes them.
 
 Source: `record_writer.cc`, `event.proto`, `summary.proto` and `tensor.proto` in TensorFlow; `data_compat.py` and
 `tensor_util.py` in TensorBoard.
@@ -28,7 +28,7 @@ MOST_RECORD_BYTES = 16 << 20
 needed."""
 
 _SURE_BYTES = 1 << 16
-"""A larger record is an image or a graph: its checksum is compared only if a value is read from it."""
+"""A larger record is an image or a graph, whose checksum is compared only if a value is read from the record."""
 
 MOST_STEPS = 200_000
 """Maximum number of steps that wait for values of more tags, about 100 MB. A tag that restarts after so many is a
@@ -72,7 +72,7 @@ _DTYPES = {
     22: _DType("<I", 0x80, 0x82),
     23: _DType("<Q", 0x88, 0x8A),
 }
-"""Numeric types of `types.proto`; not text, complex and quantised numbers."""
+"""Numeric types of `types.proto`, excluding text, complex numbers and quantised numbers."""
 
 _NOT_VARINTS = frozenset({1, 2})
 """Numeric types with fixed-size encoding; all others are varints."""
@@ -94,7 +94,7 @@ class TensorBoard:
     name = "tensorboard"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the record with which every event file begins."""
+        """Return whether a log has this format, by the record with which every event file begins."""
         return b"brain.Event:" in head[:64]
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
@@ -135,7 +135,7 @@ class _Waiting:
         self._asked = {tag for field, tags in ALIASES.items() if field not in passed_over for tag in tags}
         self._asked.update((source.columns or {}).values())
         self._last: dict[str, int] = {}
-        """Tag -> its last step."""
+        """Tag -> the last step of the tag."""
 
     def goes_back(self, event: _Event) -> bool:
         """Return whether an event belongs to an earlier step than one at which the same tag has a value."""
@@ -162,7 +162,7 @@ class _Waiting:
 
 
 _OWN = frozenset({"step", "time"})
-"""Fields that every event has itself."""
+"""Fields that every event has, independent of its tags."""
 
 
 def _time_text(time: float) -> str:
@@ -173,7 +173,7 @@ def _time_text(time: float) -> str:
 
 
 def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
-    """Yield the events with scalars, and the problems of others."""
+    """Yield the events with scalars, and the problems of other events."""
     stream = _Stream(source.stream)
     record, at = 0, 0
     while head := stream.take(_HEAD.size):
@@ -201,7 +201,7 @@ def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
 
 
 def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: bytes) -> Iterator[_Event | LogProblem]:
-    """Read a record; a damaged one yields only its problem."""
+    """Read a record; a damaged record yields only its problem."""
     event: _Event | None = None
     reason = ""
     try:
@@ -248,7 +248,7 @@ class _Stream:
         return taken
 
     def skip(self, size: int) -> int:
-        """Skip bytes; return how many were missing."""
+        """Skip bytes, and return how many were missing."""
         while size and (part := self.take(min(size, BLOCK_BYTES))):
             size -= len(part)
         return size
@@ -258,7 +258,7 @@ def _event(record: int, data: bytes) -> _Event:
     """Read an event.
 
     Raises:
-        WireError: It is not an event.
+        WireError: The bytes are not an event.
     """
     step, time = 0, 0.0
     values: dict[str, float] = {}
@@ -289,10 +289,10 @@ def _scalar(message: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _only_element(message: bytes) -> float | None:
-    """Return the value of a tensor without dimensions; None for any other tensor, or a value that is not a number.
+    """Return the value of a tensor without dimensions; None for any other tensor, or if the value is not a number.
 
     Raises:
-        WireError: It does not contain exactly one number of its type.
+        WireError: The tensor does not contain exactly one number of its type.
     """
     members = dict(fields(message))
     kind = cast("int", members.get(_DTYPE, 0))
@@ -320,12 +320,12 @@ def _one_varint(packed: bytes) -> int:
 
 
 def masked_checksum(data: bytes) -> bytes:
-    """Return the checksum as stored in a record: rotated and shifted, so that it is never a checksum of a checksum."""
+    """Return a record's stored checksum, which is rotated and shifted so that it is never a checksum of a checksum."""
     value = crc32c(data)
     return _SUM.pack(((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 @lru_cache(maxsize=1024)
 def _checksum_of_length(length: int) -> bytes:
-    """Return the checksum for a record's length, cached because there are few."""
+    """Return the checksum for a record's length, cached because there are few lengths."""
     return masked_checksum(length.to_bytes(8, "little"))

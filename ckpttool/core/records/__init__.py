@@ -1,4 +1,4 @@
-"""ckpttool's own files, each read and written by one module. No layout treats them as stray files."""
+"""ckpttool's own files, each read and written by one module. No layout treats these files as strays."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PART_SUFFIX = ".ckptpart"
 OWN_STATE = "ckpttool.state"
 """The tensor in which ckpttool's own writer stores, as JSON, everything other than tensors; no other writer uses it.
 
-It differs per rank, so it is not in the file's metadata, which is equal in all files of a save.
+This state differs per rank, so it is not in the file's metadata, which is equal in all of a save's files.
 """
 
 STREAM = "-"
-"""Standard input, instead of such a file."""
+"""Stands for standard input, instead of such a file."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
-"""The manifest's name in a checkpoint that has its own folder."""
+"""The manifest's file name in a checkpoint that has its own folder."""
 
 _LONGEST_NAME = 200
 """Maximum bytes. A file name may have 255, including the part that follows."""
@@ -53,30 +53,30 @@ class SealPlace:
     prefix: str | None
     """The checkpoint's prefix; None if the manifest is in the checkpoint's folder, with files of any name."""
     births: str | None = None
-    """The prefix of its shards' birth certificates, before the rank; None without birth certificates."""
+    """The prefix of its shards' birth certificates, before the rank; None if there are no birth certificates."""
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
-        """Return the location in a checkpoint's own folder; its path is relative to the root."""
+        """Return the manifest's location in a checkpoint's own folder; the path is relative to the root."""
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
 
     @property
     def additions_folder(self) -> str:
-        """The folder of manifests added to this one: in a store, which never replaces one, or one per machine."""
+        """The folder of the manifests added to this one: those in a store, which replaces none, or one per machine."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
-        """Return the path of the seal of one of several machines."""
+        """Return the path of one machine's seal, if there are several machines."""
         return f"{self.additions_folder}/{number}-of-{of}.json"
 
     @property
     def is_apart(self) -> bool:
-        """Whether it survives the checkpoint's files, because it is in our own folder."""
+        """Whether the manifest outlives the checkpoint's files, because it is in our own folder."""
         return self.path.startswith(f"{OWN_FOLDER}/")
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a path in a tree is a manifest, for any `SealPlace`; not a certificate."""
+    """Return whether a path in a tree is a manifest, for any `SealPlace`; a certificate is not a manifest."""
     is_manifest_path = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
     return is_manifest_path or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
@@ -87,12 +87,12 @@ def births_begin(prefix: str, name: str) -> str:
 
 
 def own_cache(environment: Mapping[str, str]) -> str | None:
-    """Return our folder in the user's cache, existing or not; None without a cache folder."""
+    """Return our folder in the user's cache, existing or not; None if there is no cache folder."""
     return _own_place(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def own_state(environment: Mapping[str, str]) -> str | None:
-    """Return our folder for state that must survive a restart; None without such a folder."""
+    """Return our folder for state that must survive a restart; None if there is no such folder."""
     return _own_place(environment, "XDG_STATE_HOME", ".local/state")
 
 

@@ -1,7 +1,7 @@
 """Birth certificates: digests of a shard from the bytes in the writer's memory, taken before they reach the disk.
 
-Each is a manifest of one shard in its own file, because ranks do not wait for one another: the rank that writes a shard
-seals it. This module also combines all records of a save; the manifest of `ckpttool seal` has priority.
+Each certificate is a manifest of one shard in its own file, because ranks do not wait for one another: the rank that
+writes a shard seals it. This module also combines all records of a save; the manifest of `ckpttool seal` has priority.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckpttool.core.storage.base import Storage, is_there
 from ckpttool.core.storage.fan_out import map_waiting
 
 _ASKED = 4
-"""Shards whose certificates are read for the values common to all."""
+"""Number of shards whose certificates are read for the values common to all shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Recorded:
 
     @property
     def seals(self) -> dict[str, ShardSeal]:
-        """The record of each shard, by its path."""
+        """The record of each shard, by path."""
         return {} if self.manifest is None else self.manifest.by_path
 
     @property
@@ -72,7 +72,7 @@ def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Read the records of a save: its manifest, and for shards without an entry, birth certificates.
+    """Read the records of a save: its manifest, and birth certificates for shards without an entry.
 
     Args:
         storage: The tree.
@@ -96,7 +96,7 @@ def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) ->
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
-    """Return a save's number of ranks from its manifest, else a certificate of its first shards; None if unknown."""
+    """Return a save's number of ranks from its manifest or a certificate of its first shards; None if unknown."""
     manifest = read_manifest(storage, place)
     if manifest is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
         ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)

@@ -44,13 +44,14 @@ class FoundDamaged:
     found_at: int
     """Unix seconds."""
     seal: str | None
-    """xxh3-128 of a manifest used in the comparison; None if only its own checksum was compared."""
+    """xxh3-128 of a manifest used in the comparison; None if only the file's own checksum was compared."""
     message: str
-    """The finding."""
+    """The message of the finding."""
     drifted: bool = False
-    """Whether the training run itself saved it in this state: it differs from its replicas since an earlier save."""
+    """Whether the training run itself saved it in this state: it has differed from its replicas since an earlier
+    save."""
     since: Step | None = None
-    """For a drift: the step of the first save known to differ; None if no step is known."""
+    """For a drift, the step of the first save known to differ; None if no step is known."""
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
@@ -61,8 +62,8 @@ def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     """Return the earlier finding about a file; None if the file was written since then.
 
-    If the file was only renamed, linked or given other permissions, the result is unknown: a copy over it may have
-    restored its time.
+    If the file was only renamed, linked or given other permissions, the result is unknown: a copy over the file may
+    have restored its time.
     """
     if damaged.stamp != stamp:
         return None
@@ -81,16 +82,16 @@ def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
 
 
 class Proofs:
-    """The results of reading complete files of a tree: the damaged ones, and those no longer damaged."""
+    """The results of reading complete files of a tree: the damaged files, and the files no longer damaged."""
 
     def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
-        """Store functions for the file's path, called only if there is something to save, and for the time."""
+        """Store functions for the record's path, called only if there is something to save, and for the time."""
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}
 
     def drifted(self, report: ShardReport, finding: Finding, since: Step | None) -> None:
-        """Record that a shard differs from its replicas since an earlier save, without damage.
+        """Record that a shard has differed from its replicas since an earlier save, without being damaged.
 
         Args:
             report: The report on the shard.
@@ -111,12 +112,12 @@ class Proofs:
             )
 
     def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
-        """Record the findings about a shard; one whose name JSON cannot represent is left out.
+        """Record the findings about a shard; a shard whose name JSON cannot represent is left out.
 
         Args:
             report: A report of any level.
             seal: xxh3-128 of the shard in a manifest.
-            was_damaged: Whether it was found damaged before.
+            was_damaged: Whether the shard was found damaged before.
         """
         if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
             return
@@ -207,8 +208,8 @@ def decode_damaged(line: JsonObject) -> FoundDamaged:
     """Decode the findings about a file.
 
     Raises:
-        ParseError: It has another form.
-        ValueError, OverflowError: Its time is impossible.
+        ParseError: The record has a different form.
+        ValueError, OverflowError: The time is impossible.
     """
     from ckpttool.core.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
     from ckpttool.core.records.hashed_json import stamp_of

@@ -1,6 +1,6 @@
 """A JSON document whose last key is the hash of everything before it, to detect truncation and edits.
 
-The hash covers bytes, not values: a document is intact only if its bytes are those that were written. It detects
+The hash covers bytes, not values: a document is intact only if its bytes are those that were written. The hash detects
 accidents, not attacks: an attacker can compute a new hash. The module also reads the training scalars and file stamps
 that all of our documents contain.
 """
@@ -21,7 +21,7 @@ def closed(members: str) -> bytes:
     """Return the document of an object with at least one member.
 
     Args:
-        members: The object in ASCII, from its `{` to its last member, without its own `}`.
+        members: The object in ASCII, from its `{` to its last member, without the final `}`.
     """
     body = members.encode("ascii")
     return body + f',\n  "hash": "xxh3-128:{_hash(body)}"\n}}\n'.encode("ascii")
@@ -34,7 +34,7 @@ def is_intact(document: bytes) -> bool:
 
 
 _ON_DISK = ("mtime_ns", "inode")
-"""Encoding of a file stamp's token on a disk; tokens of other storages are not saved."""
+"""Encoding of a file stamp's token on a disk; tokens from other storages are not saved."""
 
 
 def is_on_disk(stamp: FileStamp) -> bool:
@@ -51,7 +51,7 @@ def stamp_of(line: JsonObject) -> FileStamp:
     """Return the stamp in the member `stamp` of an object.
 
     Raises:
-        ParseError: The stamp is missing, or has another form.
+        ParseError: The stamp is missing, or has a different form.
     """
     stamp = get_object(line, "stamp")
     return FileStamp.on_disk(

@@ -37,7 +37,7 @@ _SCHEMA = "ckpttool/prune-journal/1"
 _HEAL_SCHEMA = "ckpttool/heal-journal/1"
 
 _LIMIT = ByteCount(128 << 20)
-"""10,000 ranks with 50 checkpoints to delete need 60 MB."""
+"""Maximum size; 10,000 ranks with 50 checkpoints to delete need 60 MB."""
 
 _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 
@@ -45,7 +45,7 @@ _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 def journal_bytes(batches: Iterable[Batch]) -> bytes:
     """Encode a journal; `read_journal` reads the same value back.
 
-    Paths are arbitrary bytes, so each byte is written as one character: JSON cannot represent invalid UTF-8.
+    Paths are arbitrary bytes, so each byte is written as one character, because JSON cannot represent invalid UTF-8.
     """
     records = (
         {
@@ -62,7 +62,7 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
     """Read the moves of an interrupted prune; empty if none was interrupted.
 
     Raises:
-        IncompleteError: There is a journal, but it is unreadable or invalid.
+        IncompleteError: The journal exists, but is unreadable or invalid.
     """
     return _each(_batch, storage, _PRUNE)
 
@@ -87,7 +87,7 @@ def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
     """Read the files prepared by an interrupted heal; empty if none was interrupted.
 
     Raises:
-        IncompleteError: There is a journal, but it is unreadable or invalid.
+        IncompleteError: The journal exists, but is unreadable or invalid.
     """
     return _each(_put, storage, _HEAL)
 
@@ -105,7 +105,7 @@ class _Kind(NamedTuple):
     change: str
     """The interrupted change."""
     by_hand: str
-    """Manual steps if it is invalid."""
+    """Manual steps if the journal is invalid."""
 
 
 _PRUNE = _Kind(
@@ -197,7 +197,7 @@ class TrashFolder(NamedTuple):
 
 
 def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
-    """List the folders of earlier prunes, oldest first. Other names are not from ckpttool.
+    """List the folders of earlier prunes, oldest first, leaving out names that are not from ckpttool.
 
     Raises:
         IncompleteError: The trash cannot be listed.
@@ -215,7 +215,7 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
 
 
 def trash_folder(name: str) -> TrashFolder | None:
-    """Parse the time from the name of a trash folder; None if the folder is not from ckpttool."""
+    """Parse the time from the name of a trash folder; return None if the folder is not from ckpttool."""
     match = _TRASHED.fullmatch(name)
     since = _since(match["time"]) if match else None
     return None if since is None else TrashFolder(name, since)

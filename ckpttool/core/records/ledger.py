@@ -2,7 +2,7 @@
 
 The ledger is in the user's cache, never in the tree: `verify` changes nothing there. If the ledger is damaged in any
 way, it is ignored, and the files are read. It cannot detect bit rot in a file whose size and times are unchanged, so
-its results expire.
+the results expire.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ckpttool.core.write.files import replace as write
 SCHEMA = "ckpttool/ledger/1"
 
 LEDGER_LIMIT = ByteCount(128 << 20)
-"""Bytes. A shard takes about 500, and its notes at most `_MOST_NOTED` more."""
+"""In bytes. A shard takes about 500, and its notes at most `_MOST_NOTED` more."""
 
 _MOST_NOTED = 1000
 """Maximum bytes of the notes of a shard; a shard with longer notes is read each time."""
@@ -58,7 +58,7 @@ MOST_SHARDS = 1 << 16
 """Maximum number of shards: eight checkpoints of 8,192 ranks. The last verified shards stay."""
 
 RACY_SECONDS = 2
-"""As in git: FAT has mtimes in steps of 2 s, so a file may change again without a new mtime."""
+"""As in git: FAT stores mtimes in steps of 2 s, so a file may change again without a new mtime."""
 
 _BESIDE = ("path", "tensor", "expected", "actual", "remedy")
 """Optional fields of a shard's note."""
@@ -67,7 +67,7 @@ PATIENCE_SECONDS = 5.0
 """Seconds to wait for another writer. Without the ledger, the next run only has to read again."""
 
 SAVE_SECONDS = 30.0
-"""Each save writes the complete ledger; to do so after each of hundreds of checkpoints would cost too much."""
+"""Seconds between saves: each writes the complete ledger, which is too slow after each of hundreds of checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +95,14 @@ class Ledger:
 
 
 def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
-    """Return the file of this tree's ledger; None without a cache folder.
+    """Return the file of this tree's ledger; None if there is no cache folder.
 
     Args:
-        root: The tree. Its ledger is the same through any link.
+        root: The tree, whose ledger is the same through any link.
         environment: The environment of the process.
         disk: The result of `disk_identity`. Machines that share a home folder may have different trees under the same
             path, and each result applies to one machine's tree only.
-        kind: The kind of folder: ledgers, or related results.
+        kind: The kind of folder, for ledgers or for related results.
     """
     from xxhash import xxh3_128_hexdigest  # saves other starts half a millisecond
 
@@ -114,7 +114,7 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: 
 
 
 def load(place: str | None) -> Ledger:
-    """Read a ledger; an empty one if it is missing or damaged."""
+    """Read a ledger; return an empty ledger if it is missing or damaged."""
     return Ledger() if place is None else _believed(_content(place))
 
 
@@ -162,14 +162,14 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
 def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
     """Save the good reports, and remove shards that are no longer good.
 
-    If the cache cannot be written, nothing is saved or reported: the answer does not depend on it.
+    If the cache cannot be written, nothing is saved or reported, because the answer does not depend on the ledger.
 
     Args:
         place: The path that `ledger_place` returns.
         reports: The reports, in any order. Reports from the ledger keep their age.
         seals: The records that the reports were compared with, by path.
         began: Unix seconds when the first of these reads began. A file that was written less than `RACY_SECONDS` before
-            may have changed again while it was read, with the same mtime: it is not saved.
+            may have changed again while it was read, with the same mtime, so it is not saved.
     """
     news = {
         report.path: _remembered(report, seals.get(report.path), began)
@@ -199,7 +199,7 @@ def _seal_of(seal: ShardSeal | None) -> str | None:
 
 
 def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
-    """Return the entry for a report; None if it is not good, or cannot be stored."""
+    """Return the entry for a report; None if the report is not good or cannot be stored."""
     if not report.checksum_matched or not _is_utf8(report.path):
         return None
     if report.findings and (
@@ -216,7 +216,7 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
 
 
 def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
-    """Return the entry for a shard's tensors; None if they are unknown, or it may be damaged."""
+    """Return the entry for a shard's tensors; None if the tensors are unknown or the shard may be damaged."""
     stamp = report.stamp
     if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
         return None
@@ -339,7 +339,7 @@ class Memory:
         return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
 
     def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
-        """Return schema hash and digests of a file that was read before and has not changed since; None: unknown."""
+        """Return schema hash and digests of a file that was read before and has not changed since; None if unknown."""
         tensors = self._ledger.tensors.get(path)
         try:
             stamp = None if tensors is None else self._storage.stamp(path)
@@ -350,7 +350,7 @@ class Memory:
         return tensors.schema_hash, tensors.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
-        """Add verified reports and remove bad ones. `save` writes those that are still pending."""
+        """Add verified reports and remove bad ones. `save` writes the reports that are still pending."""
         for report in reports:
             self._reports[report.path] = report
             if report.path in seals:

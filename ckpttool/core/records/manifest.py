@@ -1,4 +1,4 @@
-"""The manifest that `ckpttool seal` writes: JSON, one shard per line, the same bytes for the same seal.
+"""The manifest that `ckpttool seal` writes as JSON, with one shard per line and the same bytes for the same seal.
 
 A manifest is used only if it is intact, of this version, and in its own location.
 """
@@ -60,15 +60,15 @@ class ManifestProblem(NamedTuple):
 
     @property
     def newer(self) -> bool:
-        """Whether a newer ckpttool wrote it: it may be intact, and must not be replaced."""
+        """Whether a newer ckpttool wrote the manifest, which may be intact and must not be replaced."""
         return self.finding.code is Code.MANIFEST_NEWER
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Encode a manifest; `read_manifest` reads the same value back.
 
-    One line per shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a
-    list, they would make the manifests of the largest runs five times as expensive to read.
+    There is one line per shard, so that `grep` and `diff` work. All digests of a shard's chunks are one text, because a
+    list would make the manifests of the largest runs five times as expensive to read.
     """
     head = {
         "schema": f"ckpttool/manifest/{manifest.version}",
@@ -113,16 +113,16 @@ def _healed_encoded(healed: Healed) -> dict[str, int | str | None]:
 
 
 def _escaped(text: str) -> str:
-    """Encode a file name for JSON: bytes that are not UTF-8 as `%XX`, and `%` itself as `%25`."""
+    """Encode a file name for JSON, with bytes that are not UTF-8 as `%XX` and `%` itself as `%25`."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
 def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
-    """Read all manifests of a save as one: its own, those added to it, and those of each machine.
+    """Read all manifests of a save as one: the save's own manifest, added manifests, and those of each machine.
 
     If they disagree about a shard, the first record counts. On disks the disagreement is also reported, because one of
-    them describes other bytes. A save's own manifest, however, overrides the added ones on the same disk, because the
-    save was sealed again.
+    the manifests describes other bytes. A save's own manifest, however, overrides the added ones on the same disk,
+    because the save was sealed again.
 
     Args:
         storage: The tree.
@@ -130,7 +130,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
 
     Returns:
         The manifest; the reason why it is invalid (truncated, edited, of another checkpoint, written by a newer
-        ckpttool); or None without a manifest.
+        ckpttool); or None if there is no manifest.
     """
     matches = [
         (owner, path, manifest)
@@ -150,7 +150,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
 
 
 def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> Manifest | ManifestProblem | None:
-    """Read one manifest of a save without additions; the one at its own place if no path is given."""
+    """Read one manifest of a save without additions; if no path is given, the manifest at the save's own place."""
     return _read_one(storage, place, path or place.path)
 
 
@@ -176,7 +176,7 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
 
 
 _Owned: TypeAlias = tuple[str, str, Manifest]
-"""The machine of a manifest, if there are several; its path, and its contents."""
+"""The machine of a manifest, if there are several machines, with the manifest's path and contents."""
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:

@@ -1,4 +1,4 @@
-"""Digests of tensors in our records: each list of names once, and the digests of equal shards once."""
+"""Digests of tensors in our records: each list of names is stored once, and so are the digests of equal shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TensorTable:
             self.add(digests)
 
     def add(self, digests: TensorDigests | None) -> int | None:
-        """Add the digests of one shard, and return their place in the table; None if they are unknown."""
+        """Add the digests of one shard, and return their place in the table; None if the digests are unknown."""
         if not digests:
             return None
         names = self._names.get(digests.names)
@@ -74,7 +74,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
     """Return the rows of the table in a record; empty if the record has no table.
 
     Raises:
-        ParseError: It does not have our form.
+        ParseError: The table does not have our form.
     """
     if "tensors" not in record:
         return ()
@@ -87,7 +87,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
 
 
 def row_of(record: JsonObject, rows: tuple[TensorDigests, ...], *, where: str) -> TensorDigests | None:
-    """Return the tensors of a shard's line, from the rows of the table; None if the line has none.
+    """Return the tensors of a shard's line, from the rows of the table; None if the line has no tensors.
 
     Raises:
         ParseError: The line refers to a row that does not exist.
@@ -159,7 +159,7 @@ def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
     """Decode the output of `encoded_tensors`, by path; empty if the record has none.
 
     Raises:
-        ParseError: It has another form.
+        ParseError: The record has a different form.
     """
     rows = tensor_rows(record, where="the ledger")
     lines = [as_object(value) for value in as_list(record.get("read", []))]

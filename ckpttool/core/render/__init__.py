@@ -1,1 +1,1 @@
-"""Nouns in, text out."""
+"""Turns nouns into text."""

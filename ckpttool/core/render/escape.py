@@ -1,4 +1,4 @@
-"""File names are untrusted text: they must not move the cursor, change a colour or reverse the line."""
+"""File names are untrusted text, which must not move the cursor, change a colour or reverse the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _escaped(character: str) -> str:
 
 
 def size(nbytes: int | None) -> str:
-    """Format a size in bytes for people, with powers of 1024; '?' if it is unknown."""
+    """Format a size in bytes for people, with powers of 1024; '?' if the size is unknown."""
     if nbytes is None:
         return "?"
     value = float(nbytes)

@@ -36,9 +36,9 @@ def grouped_findings(
     """Show findings, most severe first, grouped by code, each with its remedy.
 
     Args:
-        findings: In any order.
+        findings: The findings, in any order.
         world: Number of ranks, if known.
-        view: The amount to show; None if a command has no option for it.
+        view: The amount to show; None if a command has no option for the view.
     """
     if not findings:
         return []
@@ -54,7 +54,7 @@ def grouped_findings(
 
 
 def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Finding]]:
-    """Group findings of the same code, most severe first: 500 lost shards take one line, except in the full view."""
+    """Group findings by code, most severe first, so that 500 lost shards take one line, except in the full view."""
     if view.everything:
         return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
     groups: dict[Row, list[Finding]] = {}
@@ -66,7 +66,7 @@ def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Findi
 def kind_parts(
     kind: Sequence[Finding], world: int | None, messages: set[str], view: View = USUAL, *, by: int = 0
 ) -> Iterator[RenderableType]:
-    """Show the first finding of a kind, all its ranks, and the remedy, unless that was shown just above."""
+    """Show the first finding of a kind, all its ranks, and the remedy, unless the remedy was shown just above."""
     yield Indented(_finding(kind, world, view), by)
     remedy = kind[0].remedy
     if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in messages:

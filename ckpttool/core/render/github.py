@@ -18,19 +18,19 @@ def annotate(
     world: int | None = None,
     view: View = USUAL,
 ) -> str:
-    """Return an annotation per reason, most severe first, because GitHub shows ten per kind and step; then the verdict.
+    """Return one annotation per reason, most severe first because GitHub shows ten per kind and step; then the verdict.
 
     Args:
         checks: The checks.
-        verdict: In one line.
-        is_file: Returns whether a path belongs to a file; for any other path, the annotation has no location, only the
-        path in its message.
+        verdict: The verdict, in one line.
+        is_file: Returns whether a path belongs to a file; for any other path, the annotation has no location, but the
+        message has the path.
         world: Number of ranks, if known.
         view: Whether ranks are also grouped by machine.
 
     Source:
-        The escapes are those of `issueCommand` in actions/toolkit: in a message `%`, CR and LF, in a property `:` and
-        `,` as well.
+        The escapes are those of `issueCommand` in actions/toolkit: `%`, CR and LF in a message, and also `:` and `,` in
+        a property.
     """
     kinds: dict[object, list[Reason]] = {}
     for check in checks:

@@ -1,4 +1,4 @@
-"""GitLab's code quality report, for the widget of a merge request: a list of findings, each on a line of a file."""
+"""GitLab's code quality report, for the widget of a merge request: a list of findings, each at a line of a file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SEVERITY = {
 
 
 def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
-    """Return every reason.
+    """Return the report, with every reason.
 
     Args:
         checks: The checks.
-        place: A file or folder for findings that have none, because GitLab drops those.
+        place: A file or folder for findings without a location, because GitLab drops such findings.
 
     Source: The fields are those that GitLab documents for a custom tool. A path is relative to the repository and does
         not begin with `./`; of two entries with the same fingerprint, GitLab shows one.

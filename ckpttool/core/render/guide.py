@@ -1,4 +1,4 @@
-"""The manual's pages: Markdown in the package, readable on a node without a network."""
+"""The manual's pages, which are Markdown in the package and readable on a node without a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     page: str
     heading: str = ""
-    """The beginning of a heading of the page; empty: the whole page."""
+    """The beginning of a heading of the page; empty for the whole page."""
 
 
 class Match(NamedTuple):
@@ -33,7 +33,7 @@ class Match(NamedTuple):
     page: str
     heading: str
     line: str
-    """The first line with the word; empty: only the heading has it."""
+    """The first line with the word; empty if only the heading has the word."""
 
 
 class Verdict(NamedTuple):
@@ -76,9 +76,10 @@ def page(topic: str) -> str | None:
 
 
 def search(text: str) -> tuple[Match, ...]:
-    """Return the sections that mention the text, else those that mention all of its words, ignoring case.
+    """Return the sections that mention the text or, failing that, all words of the text, ignoring case.
 
-    One match per section, in the order of the pages; the page in Chinese, which repeats the others, comes last.
+    There is one match per section, in the order of the pages; the page in Chinese, which repeats the others, comes
+    last.
     """
     words = text.lower().split()
     matches = _sections_with([" ".join(words)]) or (_sections_with(words) if len(words) > 1 else [])
@@ -86,7 +87,7 @@ def search(text: str) -> tuple[Match, ...]:
 
 
 def _sections_with(words: list[str]) -> list[Match]:
-    """Return the sections that mention each of the words, with the first line that has most of them."""
+    """Return the sections that mention each of the words, with the first line that has most of the words."""
     matches = []
     for name in pages():
         for heading, lines in _sections(_read(name)):
@@ -99,7 +100,7 @@ def _sections_with(words: list[str]) -> list[Match]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each heading of a page with the lines up to the next one."""
+    """Yield each heading of a page with the lines up to the next heading."""
     heading, below = "", list[str]()
     for line, level in _lines(text):
         if level:
@@ -112,7 +113,7 @@ def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
 
 @cache
 def _places() -> dict[str, Place]:
-    """Read the places of search words: lines of `page: words`, or `page#Heading: words`."""
+    """Read the places of search words from lines of the form `page: words` or `page#Heading: words`."""
     lines = (_FOLDER / "topics.txt").read_text(encoding="utf-8").splitlines()
     split = (line.split(": ") for line in lines)
     return {word: Place(*target.split("#")) for target, words in split for word in words.split()}
@@ -182,7 +183,7 @@ def list_text(*, width: int) -> str:
 
 
 def document(topic: str | None = None, matches: tuple[Match, ...] | None = None) -> Document:
-    """`ckpttool/guide/1`. One page; or, without their text, all pages or those that match a search."""
+    """Return `ckpttool/guide/1`. It has one page or, without text, all pages or the pages that match a search."""
     if matches is not None:
         selected = [*dict.fromkeys(match.page for match in matches)]
     else:

@@ -1,4 +1,4 @@
-"""The JSON that scripts read: versioned, stable, the same bytes for the same answer."""
+"""The JSON that scripts read, which is versioned and stable, with the same bytes for the same answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pieces(document: Document) -> list[str]:
 
 
 def _encode(value: Document, line: str) -> Iterator[str]:
-    """Encode a value as `json.dumps(indent=2)` does, in a third of the time, because that cannot use the fast encoder.
+    """Encode a value as `json.dumps(indent=2)` does, in a third of the time: an indent rules out the fast encoder.
 
     Args:
         value: The value to encode.
@@ -79,13 +79,13 @@ def _encode(value: Document, line: str) -> Iterator[str]:
 
 
 def _is_flat(values: Iterable[Document]) -> bool:
-    """Return whether every value fits on one line, so that the encoder can handle all of them at once."""
+    """Return whether every value fits on one line, so that the encoder can handle all values at once."""
     return all(type(value) in _LEAVES or (type(value) in _LISTS and not value) for value in values)
 
 
 @cache
 def _flat(line: str) -> Callable[[object], str]:
-    """Return an encoder of a value with its members on separate lines, without its brackets."""
+    """Return an encoder for a value that puts the members on separate lines and leaves out the outer brackets."""
     return json.JSONEncoder(check_circular=False, allow_nan=False, separators=(f",{line}", ": ")).encode
 
 
@@ -120,7 +120,7 @@ def members(document: Document, place: str = "") -> Iterator[tuple[str, Document
 
 
 def one_line(value: Document) -> str | None:
-    """Encode a value for scripts: text unchanged, anything else as JSON; None for a text of several lines."""
+    """Encode a value for scripts: text is unchanged, other values become JSON, multi-line text becomes None."""
     if isinstance(value, str):
         return value if value.isprintable() else None
     return json.dumps(value)

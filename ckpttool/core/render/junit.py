@@ -1,4 +1,4 @@
-"""JUnit XML, as Jenkins' xUnit plugin defines it and GitLab reads it."""
+"""JUnit XML, as defined by Jenkins' xUnit plugin and read by GitLab."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(checks: Sequence[Check], name: str, *, view: View = USUAL) -> str:
-    """Return a test case for each passed check, and one for each kind of reason of the others.
+    """Return a test case for each passed check, and for each kind of reason of the other checks.
 
-    ASCII throughout, so that it works in any runner's locale.
+    The output is ASCII throughout, so that it works in any runner's locale.
     """
     suite = Element("testsuite", {"name": _text(name)})
     for check in checks:

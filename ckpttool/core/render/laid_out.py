@@ -33,7 +33,7 @@ class _Code(CodeBlock):
 
 
 class _Cell(TableDataElement):
-    """A word longer than its column continues on the next line; rich would truncate it."""
+    """A cell in which a word longer than the column continues on the next line; rich would truncate the word."""
 
     def __init__(self, justify: JustifyMethod) -> None:
         super().__init__(justify)

@@ -12,18 +12,18 @@ from ckpttool.core.render.answers.preflight import kinds, ranks_of, verdict, wor
 from ckpttool.core.render.escape import shown
 
 MOST_ROWS = 500
-"""Maximum number of kinds of reasons: GitHub accepts one megabyte of summaries per step. Every other format lists
-all."""
+"""Maximum number of kinds of reasons: GitHub accepts one megabyte of summaries per step. Every other format lists all
+reasons."""
 
 _MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
-"""Characters that Markdown, or a service that shows it, may interpret; a backslash escapes them."""
+"""Characters that Markdown, or a service that shows it, may interpret; a backslash escapes these."""
 
 _CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
 """Characters that mention a person or link an issue even after a backslash, because services search the rendered
-Markdown. A zero-width space after the character prevents it; other tools that write comments do the same."""
+Markdown. A zero-width space after the character prevents this; other tools that write comments do the same."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-"""Characters that would end a cell or begin a tag, so that replacing them is safest."""
+"""Characters that would end a cell or begin a tag; replacing them is safest."""
 
 
 def summary(answer: Preflight | Lint) -> str:

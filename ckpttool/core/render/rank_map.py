@@ -1,4 +1,4 @@
-"""Map of the state of each rank or file of each save; a column shared by several shows the worst."""
+"""Map of the state of each rank or file in each save; a column that represents several shows the worst state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str, Enum):
-    """The marks for parts of a save, best first. They differ in shape, not just in colour."""
+    """The symbols for the parts of a save, best first. The symbols differ in shape, not just in colour."""
 
     GOOD = "intact"
     DOUBT = "uncertain"
@@ -43,7 +43,7 @@ _BEST_FIRST = {verdict_word: place for place, verdict_word in enumerate(VerdictW
 
 
 def mark_of(verdict_word: VerdictWord) -> Mark:
-    """Return the mark of a verdict."""
+    """Return the symbol for a verdict."""
     return _MARK.get(verdict_word, Mark.GOOD)
 
 
@@ -56,7 +56,7 @@ class Span:
     last: int
     mark: Mark
     title: str
-    """Its range and state: `ranks 512 to 527: damaged (1)`."""
+    """The range and state of the span: `ranks 512 to 527: damaged (1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +71,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMap:
-    """Ranks, or files if saves are not arranged by ranks, by saves."""
+    """A grid of saves by ranks, or by files if saves are not arranged by ranks."""
 
     noun: str
     """The unit of a column: `rank` or `file`."""
     width: int
-    """Ranks or files."""
+    """Number of ranks or files."""
     columns: int
-    """The same number or fewer; each column then represents several."""
+    """Number of columns; if it is lower than `width`, each column represents several ranks or files."""
     rows: tuple[Row, ...]
 
 
 MANY_MARKS = 400
-"""Number of spans in a row above which all rows are drawn coarser."""
+"""Maximum number of spans in a row; above this number, all rows are drawn coarser."""
 
 
 def rank_map(
@@ -94,7 +94,7 @@ def rank_map(
     Args:
         saves: The saves in row order, each with all its findings.
         columns: Maximum number of columns.
-        coarse: Number of columns if a row would have more than `MANY_MARKS` spans; None: no such limit.
+        coarse: Number of columns if a row would have more than `MANY_MARKS` spans; None for no such limit.
     """
     axis = _axis(saves)
     parts = [axis.parts(checkpoint, findings) for checkpoint, findings in saves]
@@ -120,7 +120,7 @@ class _Parts:
     expected: int
     """Number of positions, from 0, that must be present."""
     worst: VerdictWord | None
-    """The problem of the whole save; None: no problem."""
+    """The problem of the whole save; None if there is no problem."""
     extra_names: Mapping[int, str]
     """Names of files that no other save has, by position."""
 
@@ -160,7 +160,7 @@ class _Axis:
         return _Parts(places=places, bad=bad, expected=0, worst=worst_word, extra_names=extra_names)
 
     def _places_of(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
-        """Return the positions that a finding is about; empty if it is about the whole save."""
+        """Return the positions that a finding is about; empty if the finding is about the whole save."""
         if finding.ranks and self.by_rank:
             return finding.ranks
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
@@ -177,7 +177,7 @@ class _Axis:
 
 
 def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
-    """Return ranks if every file belongs to a rank, else files."""
+    """Return an axis of ranks if every file belongs to a rank, otherwise an axis of files."""
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
         lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
@@ -205,7 +205,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
 
 
 def inner(path: str, checkpoint: Checkpoint) -> str:
-    """Return a file's path without its save's own folder, to compare the files of two saves."""
+    """Return a file's path without the save's own folder, to compare the files of two saves."""
     *folders, name = path.split("/")
     return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
 
@@ -239,7 +239,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
 
 
 def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
-    """Yield each non-empty column, with its worst verdict (None: good) and the number of positions with it."""
+    """Yield each non-empty column, with its worst verdict (None if good) and the number of positions with it."""
     bad: dict[int, list[tuple[int, VerdictWord]]] = {}
     for place, verdict_word in parts.bad.items():
         bad.setdefault(min(place * columns // width, columns - 1), []).append((place, verdict_word))
@@ -280,7 +280,7 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
 
 
 MANY_RANKS = 16
-"""Minimum number of ranks for a map on a terminal; for fewer, the table and the findings say the same."""
+"""Minimum number of ranks for a map on a terminal; for fewer ranks, the table and the findings say the same."""
 
 _LEAST_CELLS = 32
 """Minimum number of cells for a map."""
@@ -295,11 +295,11 @@ _STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.D
 class Drawn:
     """Map of the damage in the saves: one row of cells per save, for a wide terminal.
 
-    It is shown only on a terminal, and only if something is wrong.
+    The map is shown only on a terminal, and only if something is wrong.
     """
 
     def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:
-        """Store saves in display order, each with all findings about it."""
+        """Store the saves in display order, each with all its findings."""
         self._saves = [(checkpoint, findings) for checkpoint, findings in saves if blocking(findings)][:_MOST_ROWS]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

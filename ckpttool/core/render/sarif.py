@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, for code scanning: rules with their explanations, results at lines of configs and at shards."""
+"""SARIF 2.1.0 for code scanning, with explained rules and with results at lines of configs and at shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas of the output: files next to this package, each combined with the files that it refers to."""
+"""The JSON Schemas of the output: files next to this package, each combined with the files to which it refers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_text() -> str:
 
 
 def list_document() -> Document:
-    """`ckpttool/schemas/1`: every document with its description."""
+    """Return `ckpttool/schemas/1`, every document with its description."""
     entries = [{"name": name, "about": _read(name)["description"]} for name in names()]
     return {"schema": "ckpttool/schemas/1", "schemas": [*entries]}
 

@@ -20,7 +20,7 @@ def quote(argument: str) -> str:
     """Return `argument` as one word of a bash command, on one line.
 
     Raises:
-        ValueError: It contains a NUL, which a program argument cannot contain.
+        ValueError: The argument contains a NUL, which a program argument cannot contain.
     """
     if "\0" in argument:
         raise ValueError("an argument cannot contain a NUL")
@@ -30,22 +30,22 @@ def quote(argument: str) -> str:
 def quote_for_eval(argument: str) -> str:
     """Return `argument` as one word of a text that a script runs with an unquoted `eval $TEXT`.
 
-    Before `eval` parses the quotes, bash splits the text at white space and expands its wildcards. If ordinary quotes
-    do not survive that, the word is written as `$'…'`, with every such character escaped.
+    Before `eval` parses the quotes, bash splits the text at white space and expands wildcards. If ordinary quotes do
+    not survive this, the word is written as `$'…'`, with every such character escaped.
 
     Raises:
-        ValueError: It contains a NUL, which a program argument cannot contain.
+        ValueError: The argument contains a NUL, which a program argument cannot contain.
     """
     return quote(argument) if _SPLIT_PROOF.fullmatch(argument) else _ansi_c(argument)
 
 
 def join(arguments: Iterable[str]) -> str:
-    """Return a command line from these words."""
+    """Join these words to a command line."""
     return " ".join(map(quote, arguments))
 
 
 def join_for_eval(arguments: Iterable[str]) -> str:
-    """Return a command line from these words for an unquoted `eval`."""
+    """Join these words to a command line for an unquoted `eval`."""
     return " ".join(map(quote_for_eval, arguments))
 
 
@@ -54,7 +54,7 @@ def _ansi_c(argument: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    """Escape one character for bash's `$'…'`; octal has a fixed length, so a following digit is not part of it."""
+    """Escape one character for bash's `$'…'`; octal escapes have a fixed length, so a digit may follow."""
     if char.isascii() and (char.isalnum() or char in "/._-=:,@%+~"):
         return char
     code = ord(char)

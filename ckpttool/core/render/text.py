@@ -1,8 +1,8 @@
 """Components of answers for people, and the layout of lists and tables within a width.
 
 Lines break only between words, so that a path can be copied whole. rich breaks or crops a word that does not fit; here
-it overflows, and the terminal continues it on the next line. rich is imported only for output for people, so that an
-answer in JSON does not wait for it.
+such a word overflows, and the terminal continues it on the next line. rich is imported only for output for people, so
+that an answer in JSON does not wait for the import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NARROW = 60
 """Width below which a table shows fewer columns, because the name of a checkpoint must never be truncated."""
 
 UNLIMITED = 1 << 20
-"""Width of output that is not a terminal: lines are not broken."""
+"""Width of output that is not a terminal, so that lines are not broken."""
 
 WIDTH = 80
 """Width that every terminal and every email has."""
@@ -32,7 +32,7 @@ WIDEST = 100
 def line(
     text: str = "", style: str = "", *, no_wrap: bool | None = None, overflow: OverflowMethod | None = None
 ) -> Text:
-    """Return a line or a paragraph; markup in it is treated as text."""
+    """Return a line or a paragraph, whose markup is treated as text."""
     from rich.text import Text
 
     return Text(text, style, no_wrap=no_wrap, overflow=overflow)
@@ -58,7 +58,7 @@ class Indented:
 
 
 class Summary:
-    """A headline with details below it; only a terminal needs rich for it."""
+    """A headline with details below it, for which only a terminal needs rich."""
 
     def __init__(self, headline: str, details: Sequence[str], *, style: str, remark: str = "") -> None:
         """Store the headline with its style, a paragraph for each detail, and a remark after the headline."""
@@ -68,7 +68,7 @@ class Summary:
         self._remark = remark
 
     def plain(self) -> str:
-        """Return the text without styles, on lines that are not broken."""
+        """Return the text without styles and without breaking lines."""
         return "\n".join([self._headline + self._remark, "", *(f"  {detail}" for detail in self._details)])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -168,7 +168,7 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """A table without borders, as rich draws it, in a twentieth of the time; if a cell must wrap, rich draws the table.
+    """A table without borders, drawn as by rich in a twentieth of the time; if a cell must wrap, rich itself draws it.
 
     No column becomes narrower than its longest word.
     """
@@ -214,7 +214,7 @@ class Table:
             yield Segment(f"{plain}\n")
 
     def by_rich(self) -> RichTable:
-        """Return the same table for rich to draw."""
+        """Return the same table as a table that rich draws."""
         from rich.table import Table as RichTable
 
         padding = (0, 1, 0, self._gap - 1)
@@ -231,7 +231,7 @@ class Table:
 
 
 class Columns:
-    """A table that drops the least important columns on a narrow terminal, and names them."""
+    """A table that drops the least important columns on a narrow terminal, and names the dropped columns."""
 
     def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
         """Store the rows, and each column's header and its priority if space is short; priority 0 is never dropped.
@@ -263,7 +263,7 @@ class Columns:
 
 
 def no_room(headers: Sequence[str]) -> Text:
-    """Name the columns that a narrow terminal drops, and how to see them."""
+    """Name the columns that a narrow terminal drops, and say how to see them."""
     return line(f"not shown: {', '.join(headers)}; use a wider terminal or --json", style="dim")
 
 

@@ -30,7 +30,7 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value after a key: its place and kind."""
+    """The place and kind of a value after a key."""
 
     kind: str
     """`scalar`, `alias`, `mapping` or `list`."""
@@ -71,14 +71,14 @@ class Editor:
         return len(_BREAKS.findall(self._text, 0, position)) + 1
 
     def shared(self, value: Value) -> bool:
-        """Return whether an alias elsewhere in the document refers to this value, or whether it is an alias itself."""
+        """Return whether an alias elsewhere in the document refers to this value, or the value is itself an alias."""
         return value.kind == "alias" or value.anchor in self._aliases
 
     def set(self, mapping: Mapping, key: str, value: Scalar, *, after: tuple[str, ...] = ()) -> None:
-        """Set `key` to this value: in place if the mapping has it, else after the first existing key of `after`.
+        """Set `key` to this value: in place if the mapping has the key, or after the first existing key of `after`.
 
         Raises:
-            UsageError: The existing value is a mapping or a list, or other keys refer to it by an alias.
+            UsageError: The existing value is a mapping or a list, or other keys refer to this value by an alias.
         """
         if key in mapping.entries:
             self._replace(key, mapping.entries[key][1], value)
@@ -158,10 +158,10 @@ def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[K
 
     Args:
         text: A text that `yaml.safe_load` parses as a mapping, with limits already checked.
-        values: By key path, the new value as YAML, on one line.
+        values: The new value as YAML, on one line, by key path.
 
     Returns:
-        The new text, and the keys that were written, without values that have a tag or that an alias or anchor shares
+        The new text, and the keys that were written, excluding values that have a tag or that an alias or anchor shares
         with other keys.
     """
     import yaml
@@ -186,7 +186,7 @@ def _uses(node: yaml.Node | None) -> Iterator[int]:
 
 
 def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: str) -> tuple[int, int] | None:
-    """Return the position of a key's value, if it is used only there."""
+    """Return the position of a key's value, if the value is used only there."""
     import yaml
 
     for part in key:
@@ -211,7 +211,7 @@ class _Reader:
         self._events = iter(events)
 
     def document(self) -> Mapping:
-        """Return the top mapping, which is the first collection that begins."""
+        """Return the top mapping, which is the first collection to begin."""
         import yaml
 
         return next(

@@ -1,4 +1,4 @@
-"""Storage backends: `open_storage` opens a root of any kind, and all reading goes through it."""
+"""Storage backends: `open_storage` opens a root of any kind, and all reads go through this function."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _other_scheme(scheme: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text for people without passwords and signatures in URLs, which commands may contain."""
+    """Return a text for people, with passwords and signatures removed from URLs, since commands may contain these."""
     return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
@@ -113,7 +113,7 @@ def path_text(path: object, label: str) -> str:
     """Return a path as text.
 
     Raises:
-        UsageError: It is not a path, or is a path of bytes.
+        UsageError: The value is not a path, or is a path of bytes.
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -122,7 +122,7 @@ def path_text(path: object, label: str) -> str:
 
 
 def is_folder(root: str) -> bool:
-    """Return whether a root can be listed; False if it does not exist or is not readable."""
+    """Return whether a root can be listed; False if the root does not exist or is not readable."""
     try:
         return open_storage(root).kind("") is Kind.FOLDER
     except OSError:
@@ -135,7 +135,7 @@ def is_local(root: str) -> bool:
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root is in an object store: `seal` can add to it; loading needs a copy on a disk."""
+    """Return whether a root is in an object store: `seal` can add to a store, but loading needs a copy on disk."""
     return _split(root)[0] in OBJECT_STORES
 
 
@@ -143,7 +143,7 @@ def assert_changeable(root: str) -> None:
     """Check that a root is a folder on this machine, because nothing is written anywhere else.
 
     Raises:
-        UnsafeError: It is not a folder on this machine.
+        UnsafeError: The root is not a folder on this machine.
     """
     if root.startswith("parts://"):
         raise UnsafeError(

@@ -1,4 +1,4 @@
-"""The interface to stored bytes: list, stat, read a range. Each kind of storage is a class in its own module."""
+"""The interface to stored bytes: list, stat, and read a range. Each kind of storage is a class in its own module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank
 
 
 class Kind(Enum):
-    """The kind of a directory entry, links followed."""
+    """The kind of a directory entry, after following links."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -39,7 +39,7 @@ class OverLimitError(OSError):
 
 
 class ReplacedError(OSError):
-    """The file is not the listed one: it was overwritten."""
+    """The file is not the listed file, because it was overwritten."""
 
 
 class WithheldError(OSError):
@@ -79,33 +79,33 @@ class Storage(Protocol):
 
     @property
     def root(self) -> str:
-        """The folder from which all paths start."""
+        """The folder to which all paths are relative."""
         ...
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order.
 
         Raises:
-            LostLinkError: It is a link, and its target does not exist.
-            OSError: It cannot be listed.
+            LostLinkError: The path is a link whose target does not exist.
+            OSError: The folder cannot be listed.
         """
         ...
 
     def kind(self, path: str) -> Kind:
-        """Return the kind of a path, links followed.
+        """Return the kind of a path, after following links.
 
         Raises:
-            LostLinkError: It is a link, and its target does not exist.
-            OSError: It does not exist, or cannot be checked.
+            LostLinkError: The path is a link whose target does not exist.
+            OSError: The path does not exist, or cannot be checked.
         """
         ...
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the stamp of a regular file, links followed: it shows whether the file changed later.
+        """Return the stamp of a regular file, after following links; the stamp shows whether the file changes later.
 
         Raises:
-            NotRegularError: It is not a regular file.
-            OSError: It cannot be checked.
+            NotRegularError: The path is not a regular file.
+            OSError: The path cannot be checked.
         """
         ...
 
@@ -113,10 +113,10 @@ class Storage(Protocol):
         """Read a complete record file.
 
         Raises:
-            OverLimitError: It has more than `limit` bytes.
-            LostLinkError: It is a link, and its target does not exist.
-            NotRegularError: It is not a regular file.
-            OSError: It cannot be read.
+            OverLimitError: The file has more than `limit` bytes.
+            LostLinkError: The path is a link whose target does not exist.
+            NotRegularError: The path is not a regular file.
+            OSError: The file cannot be read.
         """
         ...
 
@@ -124,9 +124,9 @@ class Storage(Protocol):
         """Open a file for reading ranges; use it in a `with` statement.
 
         Raises:
-            LostLinkError: It is a link, and its target does not exist.
-            NotRegularError: It is not a regular file.
-            OSError: It cannot be read.
+            LostLinkError: The path is a link whose target does not exist.
+            NotRegularError: The path is not a regular file.
+            OSError: The file cannot be read.
         """
         ...
 
@@ -136,16 +136,16 @@ class OfSeveral(Protocol):
     """Storage of several machines, each of which may have its own record of a name."""
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return each machine's content of a path, with the machine's name; empty without content, or for one machine.
+        """Return each machine's content of a path, with its name; empty if there is no content or only one machine.
 
         Raises:
-            OSError: One of them could not read it.
+            OSError: One of the machines could not read the path.
         """
         ...
 
 
 class PassedOn:
-    """A storage that delegates to another; subclasses override some methods."""
+    """A storage that delegates to another storage; subclasses override some methods."""
 
     def __init__(self, storage: Storage) -> None:
         """Store the storage to delegate to."""
@@ -157,11 +157,11 @@ class PassedOn:
         return self._storage.entries(folder)
 
     def kind(self, path: str) -> Kind:
-        """Return the kind of a path, links followed."""
+        """Return the kind of a path, after following links."""
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the stamp of a regular file, links followed: it shows whether the file changed later."""
+        """Return the stamp of a regular file, after following links; the stamp shows whether the file changes later."""
         return self._storage.stamp(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:

@@ -13,7 +13,7 @@ def within(seconds: float, work: Callable[[], R], label: str) -> R:
     """Return the result of a function; if it takes too long, it continues in its own thread.
 
     Raises:
-        TimeoutError: It took too long.
+        TimeoutError: The function took too long.
         Exception: Any exception that the work raises.
     """
     done: list[R] = []

@@ -1,4 +1,4 @@
-"""Facts about a file system: free space, and write permission. The only place that queries it, so tests can fake it."""
+"""A file system's free space and write permission. Only this module queries them, so that tests can fake them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Disk", "LocalDisk", "Room"]
 
 
 class Disk(Protocol):
-    """A file system, or a fake one for tests."""
+    """A file system, or a fake file system for tests."""
 
     def nearest(self, folder: str) -> str:
-        """Return the folder, or the nearest existing one above it."""
+        """Return the folder, or the nearest existing folder above it."""
         ...
 
     def room(self, folder: str) -> Room:
@@ -36,7 +36,7 @@ class LocalDisk:
     __slots__ = ()
 
     def nearest(self, folder: str) -> str:
-        """Return the folder, or the nearest existing one above it."""
+        """Return the folder, or the nearest existing folder above it."""
         while not os.path.isdir(folder or "."):
             folder = os.path.dirname(folder.rstrip("/"))
         return folder or "."

@@ -15,10 +15,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PROBE_ITEMS = 8
-"""Items done before the first measurement: enough to decide, and at 2 ms per call not noticeable."""
+"""Number of items done before the first measurement: enough to decide, and not noticeable at 2 ms per call."""
 
 WORKERS = 32
-"""More than 64 are slower again; 32 spare metadata servers."""
+"""More than 64 threads are slower again; 32 spare the metadata servers."""
 
 
 STORE_WORKERS = 64
@@ -50,7 +50,7 @@ class Probe:
         self._before = sleeps()
 
     def has_waited_for(self, items: int) -> bool:
-        """Return whether it slept at least once per item, for the items since the last call."""
+        """Return whether this thread slept at least once per item, for the items since the last call."""
         before, self._before = self._before, sleeps()
         return self._before - before >= items
 
@@ -63,5 +63,5 @@ def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 def sleeps() -> int:
-    """Count how often this thread has slept so far; on macOS, which counts per process, all threads."""
+    """Count how often this thread has slept so far; on macOS, which counts per process, how often all threads have."""
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw

@@ -12,7 +12,7 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, OverLimitError, 
 
 
 class HiddenStorage(PassedOn):
-    """A storage that hides some paths, and never reads anything from the disk twice."""
+    """A storage that hides some paths, and reads nothing from the disk twice."""
 
     def __init__(self, storage: Storage) -> None:
         """Wrap the actual tree; nothing is hidden yet."""
@@ -24,7 +24,7 @@ class HiddenStorage(PassedOn):
         self._files: dict[str, bytes] = {}
 
     def _assert_shown(self, path: str) -> None:
-        """Treat a path as missing if it, or a folder above it, is hidden.
+        """Treat a path as missing if the path or a folder above it is hidden.
 
         Raises:
             FileNotFoundError: The path is hidden.
@@ -49,7 +49,7 @@ class HiddenStorage(PassedOn):
         return super().kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp at the first request."""
+        """Return a file's stamp as of the first request."""
         self._assert_shown(path)
         if path not in self._stamps:
             self._stamps[path] = super().stamp(path)

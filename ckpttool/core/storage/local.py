@@ -86,7 +86,7 @@ class LocalStorage:
             raise _in_plain_words(error, full) from None
 
     def kind(self, path: str) -> Kind:
-        """Return the kind of a path, links followed."""
+        """Return the kind of a path, after following links."""
         full = self._full(path)
         try:
             mode = os.stat(full).st_mode
@@ -97,7 +97,7 @@ class LocalStorage:
         return _FOLDER if S_ISDIR(mode) else Kind.OTHER
 
     def stamp(self, path: str) -> FileStamp:
-        """Return size, mtime and inode of a regular file, links followed."""
+        """Return size, mtime and inode of a regular file, after following links."""
         status = os.stat(f"{self.root}/{path}")
         if not S_ISREG(status.st_mode):  # as `_stamp`, without one call per file
             error = NotRegularError(errno.EINVAL, "not a regular file", path)
@@ -175,7 +175,7 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Distinguish a folder and a broken link from another entry that is not a file."""
+    """Distinguish a folder and a broken link from other entries that are not files."""
     if entry.is_dir():
         return _FOLDER
     try:

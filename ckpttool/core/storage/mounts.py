@@ -1,4 +1,4 @@
-"""The file system of a path, and whether other machines see it."""
+"""The file system of a path, and whether other machines see this file system."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _text(path: str) -> str:
 
 
 def mount_of(path: str, table: str) -> Mount:
-    """Return the file system that contains a path, links followed.
+    """Return the file system that contains a path, after following links.
 
     Args:
         path: A file or folder; every machine sees the contents of an object store.
-        table: The mount table in the form of `/proc/self/mountinfo`. Of several mounts at the same path, the last
-        covers the others.
+        table: The mount table in the form of `/proc/self/mountinfo`. If there are several mounts at the same path, the
+        last covers the others.
     """
     if not is_local(path):
         kind, _, place = path.partition("://")
@@ -83,7 +83,7 @@ def disk_identity(path: str, *, table: str, boot: str) -> str:
     """Return a string that is equal for the same disk, and differs between the disks of two machines.
 
     A shared disk is identified by its source, on every machine. Every other disk is identified by its device on this
-    machine: after a restart it counts as another disk, which costs a second check but never gives a wrong answer.
+    machine: after a restart it counts as a different disk, which costs a second check but never gives a wrong answer.
 
     Args:
         path: A folder on the disk.
@@ -101,10 +101,10 @@ def disk_identity(path: str, *, table: str, boot: str) -> str:
 
 
 def disk_id(root: str) -> str:
-    """Return an ID of a tree's disk: a hash, to keep the machine's name for it private.
+    """Return an ID of a tree's disk, as a hash to keep the machine's name for the disk private.
 
     Args:
-        root: The tree; if it does not exist, the result is the disk on which it would be.
+        root: The tree; if it does not exist, the result is the ID of the disk on which it would be.
     """
     from xxhash import xxh3_128_hexdigest  # a library that most starts do not need
 

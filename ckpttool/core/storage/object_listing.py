@@ -1,4 +1,4 @@
-"""Listing of a bucket: complete trees by one recursive list, and folders above them by names only."""
+"""Listing of a bucket: complete trees by one recursive list, and the folders above the trees by names only."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MOST_AT_ONCE = 200_000
-"""Maximum number of objects listed below a folder before a deeper one is requested: 200 requests."""
+"""Maximum number of objects listed below a folder (200 requests) before a deeper folder is requested."""
 LISTING_SECONDS = 120.0
-"""Time limit for a folder's names, or for a page of everything below it: a store may report more pages forever."""
+"""Time limit for a folder's names, or for a page of everything below it: otherwise a store could report more pages
+forever."""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
 """A key that no bucket has."""
 _STROLL = 8
-"""After this many folders listed individually, all of their siblings are listed together."""
+"""After this many folders have been listed individually, all their siblings are listed together."""
 _Folder = dict[str, "FileStamp | None"]
-"""The contents of a folder, by name; None: a subfolder."""
+"""The contents of a folder, by name; None for a subfolder."""
 
 
 class ObjectListing:
@@ -84,10 +85,10 @@ class ObjectListing:
 
         Args:
             path: Path in the bucket.
-            lies_in_a_tree: Whether its siblings will also be requested; else only its descendants.
+            lies_in_a_tree: Whether the path's siblings will also be requested; otherwise only its descendants.
 
         Raises:
-            OSError: Neither exists, or the store does not report it.
+            OSError: There is no such object or folder, or the store does not report it.
         """
         if not path:
             self.folder(path)
@@ -125,7 +126,7 @@ class ObjectListing:
         return any(folder.startswith(start) and folder != path for folder in self._whole)
 
     def _list(self, path: str) -> None:
-        """List a folder recursively; only its names if there is too much below it to list in advance."""
+        """List a folder recursively, or only its names if there is too much below the folder to list in advance."""
         if not path or self._is_above(path):
             self._list_names(path)
             return
@@ -158,7 +159,7 @@ class ObjectListing:
         return True
 
     def _assert_store(self, path: str) -> None:
-        """Check that an empty listing comes from a store: a proxy's HTML page also parses as empty.
+        """Check that an empty listing comes from a store, because a proxy's HTML page also parses as an empty listing.
 
         A proxy returns such a page for every address, even for a bucket that does not exist.
 
@@ -192,7 +193,7 @@ class ObjectListing:
         return OSError(f"the store lists {self._url_of(key)} twice: its listing cannot be trusted")
 
     def _mind_empty(self, folders: dict[str, _Folder]) -> None:
-        """Distinguish an empty object from a folder marker, for which a store lists the same."""
+        """Distinguish an empty object from a folder marker, because a store lists both in the same way."""
         for path, folder in list(folders.items()):
             empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
             doubtful = [name for name in empty if "." not in name]
@@ -209,7 +210,7 @@ class ObjectListing:
         return within(LISTING_SECONDS, work, _WHAT)
 
     def _list_names(self, path: str) -> None:
-        """List the entries of a folder, including subfolders but not their contents."""
+        """List the entries of a folder, including subfolders but not the subfolders' contents."""
         with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}

@@ -1,4 +1,4 @@
-"""obstore, the client for object stores: how it is opened, its errors, and the version of an object to read."""
+"""Use of obstore, the client for object stores: open a store, translate errors, and select an object's version."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def opened_store(url: str) -> ObjectStore:
 
 
 class BrokenRulesError(OSError):
-    """The store violates its protocol: its answers about ranges are unreliable."""
+    """The store violates its protocol, so its answers about ranges are unreliable."""
 
 
 @contextmanager
 def in_our_words(place: str) -> Iterator[None]:
-    """Convert obstore's exceptions to those of a storage, in one line and without addresses, which may be signed."""
+    """Convert obstore's exceptions to a storage's, in one line and without addresses, which may be signed."""
     from obstore import exceptions
 
     try:
@@ -105,7 +105,7 @@ end."""
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return the stamp that shows changes of an object: its size, and its ETag and version if known, else its time.
+    """Return the stamp that shows changes to an object: its size, with ETag and version if known, otherwise the time.
 
     Raises:
         BrokenRulesError: The store reports an impossible size.
@@ -123,7 +123,7 @@ def _nanoseconds(time_of: datetime) -> int:
 
 
 def bare_tag(e_tag: str | None) -> str:
-    """Return an ETag in the form used for comparison: some stores list it without quotes."""
+    """Return an ETag in the form used for comparison, because some stores list ETags without quotes."""
     return (e_tag or "").removeprefix("W/").strip('"')
 
 
@@ -140,7 +140,7 @@ def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
     """Check that an answer is about the listed version, because not every store respects conditions.
 
     Raises:
-        ReplacedError: It is about another version.
+        ReplacedError: The answer is about a different version.
     """
     if stamp is None:
         return

@@ -1,9 +1,9 @@
 """Object stores: `s3://`, `gs://`, `az://`, read by obstore.
 
-Nothing is requested twice: a listing has entries and stamps. The tree is listed in one request, never per object: a
-recursive list of the named folder returns all names, sizes and ETags below it. Folders above it are listed by name
-only, because a bucket may contain anything. Each read is bound to the listing: an object that was replaced since then
-is rejected, so old and new bytes never mix.
+Nothing is requested twice, because a listing has both entries and stamps. The tree is listed in one request, never per
+object: a recursive list of the named folder returns all names, sizes and ETags below it. Folders above it are listed by
+name only, because a bucket may contain anything. Each read is bound to the listing: an object that was replaced since
+then is rejected, so old and new bytes never mix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STREAM = 1 << 20
 _MOST_BREAKS = 4
 """Maximum number of consecutive interruptions of a stream without any data received."""
 _PAUSE_SECONDS = 0.5
-"""Wait before the first retry; each further retry waits twice as long."""
+"""Wait in seconds before the first retry; each further retry waits twice as long."""
 
 
 class ObjectStorage:
@@ -51,7 +51,7 @@ class ObjectStorage:
         """Store the URL; nothing is requested yet.
 
         Raises:
-            UsageError: It names no bucket, or obstore is not installed.
+            UsageError: The URL does not name a bucket, or obstore is not installed.
         """
         self.root = root
         scheme, _, path = root.partition("://")
@@ -92,7 +92,7 @@ class ObjectStorage:
         """Write a complete object.
 
         Raises:
-            OSError: It was not written.
+            OSError: The object was not written.
         """
         self._bucket.put(self._key(path), data)
 
@@ -112,7 +112,7 @@ class ListedObjects(ObjectStorage):
     __slots__ = ("_listed",)
 
     def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
-        """Store their location, and the size and ETag of each by its path."""
+        """Store the location of the objects, and the size and ETag of each object by path."""
         super().__init__(root)
         self._listed = listed
 
@@ -144,7 +144,7 @@ class ObjectSource:
         self._pages.clear()
 
     def expect(self, begin: int, end: int) -> None:
-        """Announce that a range will be read front to back: one request brings all of it."""
+        """Announce that a range will be read front to back, so that one request brings the whole range."""
         at = -1 if self._stream is None else self._stream.offset
         if (begin == at and end <= self._end) or end - begin < _STREAM:
             return
@@ -240,7 +240,7 @@ class _Stream:
 
 
 class _BrokenOffError(OSError):
-    """The store stopped in the middle of an answer."""
+    """The store stopped in the middle of a response."""
 
 
 class _Bucket(ObjectListing):
@@ -254,7 +254,7 @@ class _Bucket(ObjectListing):
         """Ranges of walks, by the size of the object."""
 
     def small_object(self, key: str, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes; its folder is not listed for it."""
+        """Return an object of at most `limit` bytes; the object's folder is not listed for this."""
         parent = key.rpartition("/")[0]
         with self._lock:
             is_known = self._is_known(parent)
@@ -322,7 +322,7 @@ class _Bucket(ObjectListing):
         return self._walks.get(size, ())
 
     def note_walk(self, size: int, walk: Sequence[tuple[int, int]]) -> None:
-        """Save the ranges of a walk, if it was a long one."""
+        """Save the ranges of a walk, if the walk was long."""
         if len(walk) >= _LONG_WALK and len(self._walks) < _MOST_WALKS:
             self._walks.setdefault(size, tuple(walk))
 
@@ -353,7 +353,7 @@ class _Bucket(ObjectListing):
 # -------------------------------------------------------------------------------------------------------- the process
 
 _STORES: dict[str, ObjectStore] = {}
-"""Scheme and bucket -> store: a store keeps its connections, and is never sent to another process."""
+"""Scheme and bucket -> store. A store keeps its connections, and is never sent to another process."""
 _BUCKETS: dict[str, _Bucket] = {}
 _OPENING = threading.Lock()
 
@@ -379,7 +379,7 @@ def put_new(root: str, path: str, data: bytes) -> None:
     """Write a complete object, under a unique name.
 
     Raises:
-        WriteFailedError: It was not written.
+        WriteFailedError: The object was not written.
     """
     storage = ObjectStorage(root)
     try:

@@ -1,4 +1,4 @@
-"""A file's bytes once, front to back, in blocks of one reused buffer."""
+"""Reads a file's bytes once, front to back, in blocks of one reused buffer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 from ckpttool.core.storage.base import ByteSource, ShrankError
 
 BLOCK_BYTES = 512 << 10
-"""Size of one read. Smaller reads cost more calls; larger ones leave the core's cache (often 1 MiB) before all kernels
+"""Size of one read. Smaller reads cost more calls; larger reads leave the core's cache (often 1 MiB) before all kernels
 have used them."""
 DROP_BYTES = 64 << 20
-"""Bytes read before they are dropped from the page cache: rare enough to cost nothing, early enough to spare others."""
+"""Bytes to read before dropping them from the page cache: rare enough to cost nothing, early enough to spare others."""
 SMALLEST_DROP = 1 << 20
 """Smaller ranges are not worth a system call."""
 PROBES = 16
@@ -49,14 +49,14 @@ def read_blocks(
     that one worker would see.
 
     Pages that were not in the page cache before are dropped after reading, so that a check does not evict the files of
-    a training on the same machine.
+    a training run on the same machine.
 
     Args:
         source: An open file.
         begin: First byte.
         end: First byte after the range.
-        buffer: Memory to reuse, at least `BLOCK_BYTES`; None: allocate it.
-        size: Bytes per block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as described above.
+        buffer: Memory to reuse, at least `BLOCK_BYTES`; None to allocate a buffer.
+        size: Bytes per block, counted from `begin`, at most `BLOCK_BYTES`; if None, blocks end as described above.
 
     Raises:
         ShrankError: The file ends inside the range. All blocks before that have been yielded.
@@ -89,10 +89,10 @@ def read_blocks(
 
 
 def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
-    """Return whether most of a range was already in the page cache; None if the file system does not show it.
+    """Return whether most of a range was already in the page cache; None if the file system does not show this.
 
-    Used by reads that must not wait for the disk. "Most" because the pages of headers have just been read. Each call
-    checks different pages, because Linux starts to read uncached pages.
+    Reads that must not wait for the disk use this. The limit is "most" because the pages of headers have just been
+    read. Each call checks different pages, because Linux starts to read uncached pages.
     """
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None or end <= begin:

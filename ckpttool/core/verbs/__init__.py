@@ -1,1 +1,1 @@
-"""The functions behind the commands of the main job: each takes and returns frozen values, and prints nothing."""
+"""The functions behind the commands of the main job, which take and return frozen values and print nothing."""

@@ -30,7 +30,7 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common import jobs_of
 
 NEW_RECORD_MODE = 0o640
-"""The mode if there is no existing record to copy it from."""
+"""The mode of a new record if there is no existing record to copy the mode from."""
 
 
 def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
@@ -41,8 +41,8 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
         planned: Whether the change is only planned, in a tree of any kind.
 
     Raises:
-        UnknownLayoutError: Its layout does not allow checkpoints to be moved.
-        UnsafeError: It is not a folder on this machine.
+        UnknownLayoutError: The tree's layout does not allow checkpoints to be moved.
+        UnsafeError: The tree is not a folder on this machine.
     """
     tree = scan(replace(question, sizes=True))
     if not planned:
@@ -57,9 +57,9 @@ def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     """Scan a complete tree that may be changed, with sizes; the arguments are those of `changeable_tree`.
 
     Raises:
-        UnknownLayoutError: Its layout does not allow checkpoints to be moved.
-        UsageError: The path selects one checkpoint, not all.
-        UnsafeError: It is not a folder on this machine.
+        UnknownLayoutError: The tree's layout does not allow checkpoints to be moved.
+        UsageError: The path selects only one checkpoint.
+        UnsafeError: The tree is not a folder on this machine.
     """
     tree = changeable_tree(question, planned=planned)
     if tree.focus is not None:
@@ -76,7 +76,7 @@ def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey
 
     Args:
         tree: The tree.
-        config: The config of the run that saves there; None: unknown.
+        config: The config of the run that saves there; None if unknown.
     """
     refused = {} if tree.trainer is None else dict(tree.trainer.owned(tree.inventory, config))
     holders: dict[str, CheckpointKey] = {}
@@ -98,7 +98,7 @@ def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
 
     Args:
         root: The tree.
-        timeout: Seconds to wait for another ckpttool that changes it.
+        timeout: Seconds to wait for another ckpttool that changes the tree.
 
     Raises:
         LockedError: Another ckpttool changes this tree.
@@ -141,7 +141,7 @@ def pending(tree: Tree) -> list[Finding]:
     """Report that a prune or a heal was interrupted, or is running.
 
     Raises:
-        IncompleteError: Its journal is invalid.
+        IncompleteError: The journal is invalid.
     """
     if not (read_journal(tree.storage) or read_heal_journal(tree.storage)):
         return []
@@ -168,7 +168,7 @@ def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
 
 
 def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
-    """Report that other machines may have files of a checkpoint that is intact here: no change may rely on it."""
+    """Report that other machines may have files of a checkpoint intact here, so that no change may rely on it."""
     jobs = jobs_of(os.environ)
     if not jobs:
         return []  # there is no evidence of other machines
@@ -216,7 +216,7 @@ def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
     """Return the files that are moved with a checkpoint.
 
     Raises:
-        UnknownLayoutError: Its layout does not define how to move a save.
+        UnknownLayoutError: The layout does not define how to move a save.
     """
     members = tree.layout.members(checkpoint)
     if isinstance(members, Refusal):
@@ -235,7 +235,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
 
 
 def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
-    """Report files that cannot be written: a link, not a regular file, or in a linked folder; it may be missing.
+    """Report files that cannot be written: a link, not a regular file, or in a linked folder; a file may be missing.
 
     Raises:
         IncompleteError: A folder no longer exists.
@@ -281,7 +281,7 @@ def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
 
 
 def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> None:
-    """Scan again, and compare every name, size, time and inode with those of the plan.
+    """Scan again, and compare every name, size, time and inode with the plan's.
 
     Raises:
         IncompleteError: Something differs, or a save has begun.
@@ -324,11 +324,11 @@ def _changed(change: str) -> IncompleteError:
 
 
 def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
-    """Write the trainer's records; after an interruption, each is either the old or the new one.
+    """Write the trainer's records; after an interruption, each record is either the old or the new one.
 
     Raises:
-        WriteFailedError: A record could not be written; those before it are new.
-        NotDurableError: All are written, but the disk did not confirm one of them.
+        WriteFailedError: A record could not be written; the records before it are new.
+        NotDurableError: All records are written, but the disk did not confirm one of them.
     """
     unconfirmed = []
     for fix in fixes:

@@ -1,4 +1,4 @@
-"""Training configs alone: read, and checked by every rule about them."""
+"""Reads training configs alone, and checks them by every rule about configs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
     Args:
         content: The complete file.
         path: The path from the user.
-        devices: Number of ranks that will be started, for configs that do not state it.
+        devices: Number of ranks that will be started, for configs that do not state this number.
 
     Raises:
-        CkptToolError: It cannot be used, or no trainer or several recognise it.
+        CkptToolError: The config cannot be used, or no trainer or several trainers recognise it.
     """
     file, configs, unread = ConfigFile(content, path=path), [], None
     for reader in filter(None, (trainer.configs for trainer in trainers())):
@@ -62,9 +62,9 @@ class BaseConfig:
 
     run: RunConfig
     findings: tuple[Finding, ...]
-    """Its problems, by rules and by the reader; those that the user accepted are notes."""
+    """The problems that rules and the reader found; problems that the user accepted are notes."""
     silenced: tuple[Finding, ...]
-    """Findings that a comment in it allows."""
+    """Findings that a comment in the config allows."""
 
 
 def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
@@ -73,7 +73,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
     Args:
         path: The path from the user.
         allowed: Findings that the user accepts.
-        devices: Total number of devices to be started; None: unknown.
+        devices: Total number of devices to be started; None if unknown.
         starts: Whether to judge a start, not only the config.
 
     Raises:
@@ -89,7 +89,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
 def read_or_check(
     path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True
 ) -> BaseConfig | Check:
-    """Read the base config like `usable_config`, but return a check if it cannot be used."""
+    """Read the base config like `usable_config`, but return a check if the config cannot be used."""
     try:
         return read_base(path, allowed, devices=devices, starts=starts)
     except CkptToolError as error:
@@ -203,7 +203,7 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
 
 
 def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
-    """Make a check of the error that makes a config unusable, with its remedy unless that is to correct the config."""
+    """Make a check of the error that makes a config unusable; leave out a remedy that is to correct the config."""
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

@@ -18,16 +18,16 @@ from ckpttool.core.render.json import Document, as_read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Answered):
-    """The meaning of findings, the evidence behind them, and the remedies; or of a verdict or an exit code."""
+    """The meaning of findings, with the evidence and the remedies, or the meaning of a verdict or an exit code."""
 
     NOUN = "explanation"
 
     code: Row | None
-    """The requested finding; None: all, or a verdict or an exit code."""
+    """The requested finding; None for all findings, or for a verdict or an exit code."""
     explanations: tuple[Row, ...]
     """Empty for a verdict or an exit code."""
     word: Verdict | ExitCode | None = None
-    """The requested verdict or exit code; None: findings."""
+    """The requested verdict or exit code; None for findings."""
     commands: Mapping[str, str]
     """The meaning of the exit code in each command that declares it."""
 
@@ -38,7 +38,7 @@ class Explained(Answered):
 
     @property
     def name(self) -> str | None:
-        """The requested code or word; None: all findings."""
+        """The requested code or word; None for all findings."""
         if isinstance(self.word, ExitCode):
             return str(self.word.value)
         if self.word is not None:
@@ -66,11 +66,11 @@ def explain(code: str | None = None, *, meanings: Callable[[ExitCode], Mapping[s
     """Explain a finding, a verdict or an exit code: its meaning, the evidence for it, and what to do.
 
     Args:
-        code: A finding's code, a verdict, or an exit code; None: all findings.
-        meanings: Returns the meaning of an exit code in each command that declares it; None: unknown.
+        code: A finding's code, a verdict, or an exit code; None for all findings.
+        meanings: Returns the meaning of an exit code in each command that declares it; None if unknown.
 
     Raises:
-        UsageError: There is no such finding, verdict or exit code.
+        UsageError: The finding, verdict or exit code does not exist.
     """
     if code is None:
         return Explained(code=None, explanations=texts.in_groups(), commands={})

@@ -23,8 +23,8 @@ def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False
 
     Args:
         answer: The answer of `lint_config`; its files are read again.
-        allowed: Findings that the user accepts: they are not corrected, nor are findings that a comment allows.
-        apply: Write the files, each atomically; otherwise nothing is changed.
+        allowed: Findings that the user accepts, which are not corrected; nor are findings that a comment allows.
+        apply: Whether to write the files, each atomically; otherwise nothing is changed.
 
     Returns:
         The configs with settings to correct.
@@ -58,7 +58,7 @@ def _fixed(path: str, accepted: Collection[Row]) -> FixedConfig:
 
 
 def _assert_only_these_values(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
-    """Check that the new text parses like the old one with only these values changed."""
+    """Check that the new text parses like the old text with only these values changed."""
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
     if repr(old) != repr(new):  # distinguishes True from 1, and 1 from 1.0

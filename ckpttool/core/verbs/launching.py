@@ -47,7 +47,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     new file is written last and atomically, after all checks have passed.
 
     Args:
-        question: The tree. The config is always `order.base`, not the one in the question.
+        question: The tree. The config is always `order.base`, not the question's config.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
         order: The config to write, the machines, and the accepted findings.
@@ -55,7 +55,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
         node: As in `preflight`.
 
     Returns:
-        The launch; or the preflight that stops it, with every reason. In that case nothing is written.
+        The launch; if it is stopped, the preflight with every reason, and nothing is written.
 
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
@@ -136,14 +136,14 @@ def _preflight_of(
 
 
 def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Row, ...]) -> tuple[Finding, ...]:
-    """Return the findings about the plan, and the accepted ones about the config and the machine."""
+    """Return the findings about the plan, and the accepted findings about the config and the machine."""
     findings = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)
     return (*(reason for reason in reasons if reason.code in allowed and reason not in findings), *findings)
 
 
 def _is_already(path: str, content: bytes) -> bool:
-    """Return whether a file has this content: writing it again would replace the older content in `.bak`."""
+    """Return whether a file already has this content; writing it again would replace the older content in `.bak`."""
     try:
         folder, name = os.path.split(path)
         with open_storage(folder or ".").open(name) as source:
@@ -156,7 +156,7 @@ def _is_already(path: str, content: bytes) -> bool:
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
     """Return the number of devices that each node starts; with a wrong number, all nodes would wait for a missing rank.
 
-    Return None if the number is unknown; a finding then reports that.
+    Return None if the number is unknown; a finding then says so.
     """
     devices = order.devices_per_node
     if devices is None:

@@ -1,4 +1,4 @@
-"""One answer before a launch: resolve, verify, health, the config's lint, the launch, the disk. Writes nothing."""
+"""One answer before a launch, from resolve, verify, health, lint, the launch and the disk. Writes nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
 
     Args:
         question: Config, tree, and accepted findings.
-        disk: The source of free space and permissions; None: the file systems of this machine.
-        node: The source of facts about this disk and other machines; None: this machine.
+        disk: The source of free space and permissions; None for the file systems of this machine.
+        node: The source of facts about this disk and other machines; None for this machine.
     """
     config: BaseConfig | None = None
     before: tuple[Check, ...] = ()
@@ -75,7 +75,7 @@ def assert_started_by_user(tree: Tree) -> None:
     """Refuse a trainer that is started with a config.
 
     Raises:
-        UsageError: `launch` edits its configs.
+        UsageError: `launch` edits the trainer's configs.
     """
     if tree.trainer is not None and tree.trainer.launch is not None:
         advice = "give --config BASE.yaml, and launch --output NEW.yaml"
@@ -93,7 +93,7 @@ def _stopped(name: str, error: CkptToolError) -> Check:
 
 
 _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
-"""The need on each disk, the least free space first; or why it is unknown; None without a save as reference."""
+"""The need on each disk, least free space first, or why it is unknown; None if there is no save as a reference."""
 
 
 class Context(NamedTuple):
@@ -102,16 +102,17 @@ class Context(NamedTuple):
     question: PreflightQuestion
     answer: Answer
     config: BaseConfig | None
-    """None without a config."""
+    """None if there is no config."""
     plan: ResumePlan | None
-    """The plan, with the path that the trainer loads; None: no checkpoint was chosen."""
+    """The plan, with the path that the trainer loads; None if no checkpoint was chosen."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why it was not made; None without a choice, or if the user sets the checkpoint to load."""
+    """The launch config, or why it was not made; None if no checkpoint was chosen, or the user sets the checkpoint to
+    load."""
     findings: Mapping[str, tuple[Finding, ...]]
     """The findings of the decision, by the name of their check."""
     needs: _Needs
     start: JudgedStart | None = None
-    """The save that a start would load; None: no checkpoint was chosen."""
+    """The save that a start would load; None if no checkpoint was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
         """Make a check from findings; accepted findings become notes, and paths are made openable."""
@@ -143,7 +144,7 @@ def _config(context: Context) -> Iterator[Check]:
 
 
 def _checkpoint(context: Context) -> Iterator[Check]:
-    """Report the chosen checkpoint and why no newer one was chosen, or why none was."""
+    """Report the chosen checkpoint and why no newer checkpoint was chosen, or why no checkpoint was."""
     decision = context.answer.decision
     is_nothing = isinstance(decision, NoResumePoint) and decision.is_sure
     stopped = ExitCode.NOTHING_TO_RESUME if is_nothing else None
@@ -151,7 +152,7 @@ def _checkpoint(context: Context) -> Iterator[Check]:
 
 
 def _health(context: Context) -> Iterator[Check]:
-    """Check whether the training was healthy at the time of the save."""
+    """Check whether the model was healthy at the time of the save."""
     findings = context.findings["health"]
     if context.plan is None:
         yield _skipped(context.check("health", "nothing was chosen", findings))
@@ -165,7 +166,7 @@ def _health(context: Context) -> Iterator[Check]:
 
 
 def _launch(context: Context) -> Iterator[Check]:
-    """Check how the trainer loads it, and whether a launch config can be made."""
+    """Check how the trainer loads the checkpoint, and whether a launch config can be made."""
     findings, plan, trainer = context.findings["launch"], context.plan, context.answer.tree.trainer
     if plan is None:
         yield _skipped(context.check("launch", "nothing was chosen", findings))
@@ -282,7 +283,7 @@ class Judged:
 
     answer: Preflight
     plan: ResumePlan | None
-    """The plan, with the absolute path of the tree: the trainer may start in another folder."""
+    """The plan, with the absolute path of the tree because the trainer may start in a different folder."""
     edited: LaunchConfig | CkptToolError | None
     """The launch config, or why it was not made; None if no checkpoint was chosen."""
 
@@ -300,7 +301,7 @@ class Judged:
 
 
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
-    """Judge a launch before it is written, and what a start with its config would load.
+    """Judge a launch before it is written, and the checkpoint that a start with its config would load.
 
     Other settings may override that config. Without a config, there is no such start.
     """
@@ -331,7 +332,7 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
         copied_to: The folder to which a tree of an object store was copied.
 
     Raises:
-        UsageError: The way to start it is unknown, or the tree is not in a folder.
+        UsageError: It is unknown how the trainer is started, or the tree is not in a folder.
     """
     if copied_to is None and not is_local(tree.inventory.root):
         advice = "copy it to one, and pass that to launch with --load-checkpoint"
@@ -351,8 +352,8 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
     """Return the checkpoint to load, as a path on a disk.
 
     Raises:
-        UsageError: The copy lacks files of the plan, or they have other sizes; or several machines have the tree at
-        different paths.
+        UsageError: Files of the plan are missing from the copy or have a different size, or several machines have the
+        tree at different paths.
     """
     if copied_to is None:
         return tree.from_the_top(plan.load.path)

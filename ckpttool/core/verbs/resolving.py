@@ -49,13 +49,13 @@ TRUSTED_SECONDS = 3600.0
 _NO_SKIP = "no setting skips these batches: to skip them, remove them from the data set"
 
 _WITNESSES = 16
-"""Maximum number of shards per save whose times are read, spread over its ranks; thousands do not improve the
+"""Maximum number of shards per save whose times are read, spread over the ranks; thousands would not improve the
 answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Resolution):
-    """The decision of `resolve`, and the tree it was made for."""
+    """The decision of `resolve`, and the tree that the decision is about."""
 
     tree: Tree
     question: TreeQuestion
@@ -68,7 +68,7 @@ class PassedOver(NamedTuple):
 
     tree: Tree
     question: TreeQuestion
-    """The tree's question."""
+    """The question about the tree."""
     point: ResumePoint | NoResumePoint
     """The choice, with all rejected checkpoints."""
 
@@ -108,7 +108,7 @@ class ReadsLogs(Protocol):
         Args:
             inventory: The checkpoints with recorded health; with sizes and times if the question needs them.
             question: The logs to use, and how to judge them.
-            root: The path of the tree: logs next to it are also used.
+            root: The path of the tree; logs next to the tree are also used.
             stages: Pipeline stages, if known.
             ignore: Whether to ignore the health.
 
@@ -133,11 +133,11 @@ def resolve(
         question: The tree.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
-        node: The disk and the launchers; None: those of this machine.
+        node: The disk and the launchers; None for this machine's.
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option is invalid, or the config belongs to another trainer.
+        UsageError: An option is invalid, or the config belongs to a different trainer.
         IncompleteError: The tree cannot be read, or changed while it was read.
     """
     question = tree_question(question)
@@ -197,7 +197,7 @@ class Context(NamedTuple):
     question: TreeQuestion
     choice: ResumeQuestion
     decision: ResumePlan | NoResumePoint
-    """Its findings are the trainer's effects on the start, or why no checkpoint was chosen."""
+    """The decision, whose findings are the trainer's effects on the start, or why no checkpoint was chosen."""
     point: ResumePoint | NoResumePoint
     evidence: LogEvidence | None
     of_features: tuple[Finding, ...]
@@ -282,7 +282,7 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     """Return why checkpoints cannot be loaded, according to the layout.
 
     Raises:
-        UnknownLayoutError: It refuses all checkpoints.
+        UnknownLayoutError: The layout refuses all checkpoints.
     """
     checkpoints = tree.inventory.checkpoints
     answers = ((checkpoint, tree.layout.load(tree.inventory, checkpoint)) for checkpoint in checkpoints)
@@ -301,7 +301,7 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:
-    """Add the time of the save and the duration of the lost steps: from the log, else from file times."""
+    """Add the time of the save and the duration of the lost steps: from the log, or otherwise from file times."""
     stamps = [report.stamp for report in reports if report.stamp is not None]
     times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
     point = replace(point, saved_ns=max(times, default=None))
@@ -326,7 +326,7 @@ def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> L
     """Read the logs to be used as evidence.
 
     Raises:
-        UsageError: No feature reads them.
+        UsageError: No feature reads logs.
     """
     if choice.logs is None:
         return None
@@ -355,8 +355,9 @@ def with_detours(
 
     Args:
         advice: The advice.
-        tree: The tree of the training that will skip the spike; None: unknown.
-        formats: Names of the formats of its logs. If its trainer supports no detour, the detours have no settings.
+        tree: The tree of the run that will skip the spike; None if unknown.
+        formats: Names of the formats of the run's logs. If the trainer supports no detour, the detours have no
+            settings.
     """
     if advice.detour is None:
         return advice
@@ -383,7 +384,7 @@ def without_settings(advice: SpikeAdvice | StopAdvice) -> SpikeAdvice | StopAdvi
 
 
 def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
-    """Return the sizes of the next run: from the user, else from the question, else from the config."""
+    """Return the sizes of the next run: from the user, the question or the config, in this order."""
     config = question.config
     if config is None:
         return replace(sizes, world=sizes.world or question.world_size)
@@ -498,11 +499,12 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
 
     Args:
         answer: The answer of `resolve`.
-        version: Version of the trainer, such as `2.1`; None: the newest known, or the behaviour of all known versions.
-        trainer: Name of the trainer that the tree must belong to; None: any trainer.
+        version: Version of the trainer, such as `2.1`; None for the newest known version, or the behaviour of all known
+            versions.
+        trainer: Name of the trainer that the tree must belong to; None for any trainer.
 
     Raises:
-        UsageError: The tree is another trainer's, or the version or this trainer's choice is unknown.
+        UsageError: The tree belongs to a different trainer, or the version or this trainer's choice is unknown.
     """
     tree = answer.tree
     title = "a single file" if tree.trainer is None else tree.trainer.title
@@ -516,7 +518,7 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
 
 
 def own_start(answer: Answer) -> tuple[Session, OwnStart]:
-    """Return the result of a start in the tree; the caller closes the session, which checks its saves."""
+    """Return the result of a start in the tree; the caller closes the session, which checks the tree's saves."""
     from ckpttool.trainers.abilities import OwnStart
 
     tree, question = answer.tree, answer.question

@@ -1,4 +1,4 @@
-"""Saved results about a tree, stored outside it, and their findings about its checkpoints."""
+"""Saved results about a tree, stored outside the tree, and the findings about its checkpoints in these results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAMAGED = "damaged"
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:
-    """Return the file that stores the results about a tree; None without a cache folder."""
+    """Return the file that stores the results about a tree; None if there is no cache folder."""
     from ckpttool.core.records.ledger import ledger_place
     from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
 
@@ -99,7 +99,7 @@ def with_found_damaged(
 
 
 _SMALL_MANIFEST = 4 << 20
-"""Maximum bytes of a manifest that is read for a list: that of about ten thousand shards."""
+"""Maximum bytes of a manifest that is read for a list, enough for about ten thousand shards."""
 
 
 def with_healed(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
-"""The tree: known facts about it, or only its path; None: the tree in or around the current folder."""
+"""The tree, by known facts or only by its path; None for the tree in or around the current folder."""
 
 
 def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
@@ -57,7 +57,7 @@ def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
 
 
 def tree_of(tree: Tree | Where) -> Tree:
-    """Return the tree, scanned with sizes if it was not scanned yet."""
+    """Return the tree, and scan it with sizes if it has not been scanned yet."""
     return tree if isinstance(tree, Tree) else scan(tree_question(tree, sizes=True))
 
 
@@ -71,7 +71,7 @@ class ThisMachine:
         return os.path.abspath(root)
 
     def engines(self, question: CheckQuestion) -> None:
-        """Return None: the shards can be opened here."""
+        """Return None, because the shards can be opened here."""
 
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
@@ -110,7 +110,7 @@ class ThisMachine:
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare the next saves with the free space at their destination, or report why it is unknown."""
+        """Compare the size of the next saves with the free space at their destination, or report why it is unknown."""
         from ckpttool.core.decide.preflight import disk_unknown
         from ckpttool.core.domain.preflight import DiskNeed
 
@@ -170,20 +170,20 @@ class Tree(Listing):
 
     @property
     def is_in_folder(self) -> bool:
-        """Return whether it is in a folder, on this machine or on others, and not in an object store."""
+        """Return whether the tree is in a folder, on this machine or on others, and not in an object store."""
         return is_local(self.inventory.root)
 
     def from_the_top(self, path: str) -> str:
         """Return a path in this tree as an absolute path, on the machines that have the tree.
 
         Raises:
-            UsageError: They have it at several paths, or do not report the path.
+            UsageError: The machines have the tree at different paths, or do not report the path.
         """
         root = self.inventory.root
         return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))
 
     def with_own_records(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with its own records, beyond the scan; an unreadable record affects only this save."""
+        """Add a checkpoint's own records, which the scan does not read; an unreadable record affects only this save."""
         try:
             return self.layout.with_own_records(self.storage, checkpoint)
         except OSError as error:
@@ -193,7 +193,7 @@ class Tree(Listing):
             return replace(checkpoint, findings=(*checkpoint.findings, withheld))
 
     def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return the slices of each rank according to the training run's records; None if these cannot be read."""
+        """Return the slices of each rank according to the training run's records; None if they cannot be read."""
         try:
             return self.layout.slices(self.storage, checkpoint)
         except OSError:
@@ -209,7 +209,7 @@ def scan(question: Where = None) -> Tree:
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config belongs to another trainer.
+        UsageError: There are two trees, or the config belongs to a different trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     question = tree_question(question, sizes=True)
@@ -223,10 +223,10 @@ def _located(question: TreeQuestion) -> Located:
 
 
 def scan_emptied(question: TreeQuestion) -> Tree | None:
-    """Return the tree at a path if all its checkpoints are in the trash; else None.
+    """Return the tree at a path if all its checkpoints are in the trash; otherwise None.
 
     Raises:
-        UsageError: The trash has several layouts, and none is selected.
+        UsageError: The trash has several layouts, and no layout is selected.
         IncompleteError: The trash cannot be read.
     """
     located = locate_emptied(question.path, layout=question.layout)
@@ -255,7 +255,7 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
-        UsageError: There are two trees, or the config belongs to another trainer.
+        UsageError: There are two trees, or the config belongs to a different trainer.
         IncompleteError: The tree's folder cannot be read.
     """
     from ckpttool.core.storage.hidden import HiddenStorage
@@ -335,8 +335,7 @@ def interrupted(storage: Storage) -> tuple[Finding, ...]:
 def looking_at(root: str) -> Iterator[None]:
     """Turn a file that a layout or a trainer cannot read into an error with its path.
 
-    Most layouts and trainers report a finding and handle the other files; this covers the errors that they do not
-    handle.
+    Most layouts and trainers report a finding and handle the other files; this function covers the remaining errors.
 
     Raises:
         IncompleteError: A file could not be read.
@@ -359,7 +358,7 @@ def surroundings(
         layout: The layout of the tree.
         question: The question about the tree; the user or the config may give the number of ranks.
         jobs: The launchers' jobs.
-        node: The source of facts about this disk; None: this machine.
+        node: The source of facts about this disk; None for this machine.
     """
     from ckpttool.core.domain.node import Surroundings
     from ckpttool.core.storage.mounts import mount_of, mount_table
@@ -378,7 +377,7 @@ def surroundings(
 
 
 def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
-    """Report that other machines may have more of the newest checkpoint, which is judged by the files here."""
+    """Report that other machines may have more files of the newest checkpoint, which is judged by the files here."""
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or not tree.machines.is_here:
         return tree  # there is no evidence of other machines
@@ -405,7 +404,7 @@ def read_config(path: str) -> RunConfig:
     """Read the settings of a training config about resuming, parallelism and data.
 
     Raises:
-        UsageError: It cannot be read, or is not safe YAML.
+        UsageError: The config cannot be read, or is not safe YAML.
     """
     from ckpttool.core.formats.safe_yaml import read_bytes
     from ckpttool.core.verbs.configs import parse_config
@@ -450,13 +449,13 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
 
 
 def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
-    """Return each checkpoint's name in the trainer's health file; None if it is not listed."""
+    """Return each checkpoint's name in the trainer's health file; None if the file does not list the checkpoint."""
     names = map(layout.recorded_name, inventory.checkpoints)
     return tuple(None if isinstance(name, Refusal) else name for name in names)
 
 
 def health_file_of(layout: Layout) -> HealthFile | None:
-    """Return the health file for such saves; for a file without a tree, the first one."""
+    """Return the health file for such saves; for a file without a tree, the first health file."""
     owner = trainer_of(layout)
     if owner is not None:
         return owner.health_file
@@ -464,7 +463,7 @@ def health_file_of(layout: Layout) -> HealthFile | None:
 
 
 def _health_book(question: TreeQuestion, layout: Layout, root: str) -> HealthBook:
-    """Read the health file that the user named, else the one in the tree or in the output folder above it."""
+    """Read the health file that the user named, or otherwise the file in the tree or in the output folder above it."""
     file = health_file_of(layout)
     if question.health_file is not None:
         return _named_health_book(question.health_file, file)

@@ -49,9 +49,9 @@ def seal(
 
     Args:
         tree: The answer of `scan`, or a question about a tree.
-        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty for the latest.
         reseal: Record the current content if it differs from the seal.
-        jobs: Threads that read; None: one per core.
+        jobs: Threads that read; None for one per core.
 
     Raises:
         UsageError: The named checkpoint does not exist.
@@ -129,7 +129,7 @@ def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> 
 def seal_checkpoint(
     tree: Tree, checkpoint: Checkpoint, verdict: Verdict, *, now: float, reseal: bool = False
 ) -> Sealing:
-    """Write the manifest of an intact checkpoint, or add to the existing one.
+    """Write the manifest of an intact checkpoint, or add to the existing manifest.
 
     A manifest must not hide damage: if any finding is more severe than a note, nothing is written, and the answer has
     the reasons. The seal is also refused if the existing manifest is invalid (without `reseal`), or if a file changed
@@ -144,7 +144,7 @@ def seal_checkpoint(
         reseal: Record the current content if it differs from the seal, or if the seal is unreadable.
 
     Returns:
-        The current record. If `manifest` is None, its findings are the reasons to refuse; otherwise they are
+        The current record. If `manifest` is None, the findings are the reasons for the refusal; otherwise they are
         differences from the earlier values, which remain.
 
     Raises:
@@ -185,7 +185,7 @@ def seal_checkpoint(
 
 
 def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
-    """Add a manifest under a unique name: not every store can refuse to overwrite an object.
+    """Add a manifest under a unique name, because not every store can refuse to overwrite an object.
 
     A check for changed files is not needed, because every read was bound to the listing.
     """
@@ -221,13 +221,13 @@ def speaks_against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, .
 
 
 def not_sealed(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
-    """Return the result that nothing was sealed, with the reason."""
+    """Return a result with the reason why nothing was sealed."""
     path = "" if place is None else place.path
     return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
 
 
 def writable_target(root: str, path: str) -> str:
-    """Return the full path, and make sure that its folder is really in the tree."""
+    """Return the full path, and make sure that the target's folder is really in the tree."""
     # Always needed for the lock.
     ensure_folder(f"{root}/{OWN_FOLDER}")
     target = Path(root, path)
@@ -240,7 +240,7 @@ def writable_target(root: str, path: str) -> str:
 
 
 def changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
-    """Find files that changed after their bytes were read, which may be minutes ago."""
+    """Find files that changed after their bytes were read, possibly minutes ago."""
     return tuple(
         unknown(
             Code.CHANGED_WHILE_READING,

@@ -24,7 +24,7 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
     Args:
         data: Batch sizes, segments and sink size.
-        steps: Batches consumed; None: from the segments, or from the tree's resume point.
+        steps: Batches consumed; None to use the segments or the tree's resume point.
         path: A tree whose resume point gives steps and old batch size.
 
     Raises:
@@ -56,14 +56,14 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 
 def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
-    """Return a skip as its trainer's setting; if the trainer is unknown, as the setting of the first that has one."""
+    """Return a skip as its trainer's setting; if the trainer is unknown, as that of the first trainer that has one."""
     if trainer is not None:
         return None if trainer.words is None else trainer.words.skip(skip)
     return next(filter(None, (phrasing.skip(skip) for phrasing in phrasings())), None)
 
 
 def _counted_by_trainer(plan: ResumePlan, position: GoesOn, samples: int, data: DataQuestion) -> SkipAnswer:
-    """Return the answer for a trainer that skips the samples of a save itself, however many batches they are."""
+    """Return the answer for a trainer that itself skips the samples of a save, however many batches these are."""
     recorded = plan.point.checkpoint.scalars.global_batch_size
     new = data.new_global_batch or recorded or data.old_global_batch
     if new is None:

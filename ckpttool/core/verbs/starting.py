@@ -1,4 +1,4 @@
-"""Check which checkpoint the current start would load, by the simulation of `--simulate own`."""
+"""Check which checkpoint the current start would load, using the simulation of `--simulate own`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.core.verbs.resolving import Answer
 
 LAUNCHED = "with the config that `ckpttool launch` writes"
-"""Name of a start whose config is not the user's own."""
+"""Description of a start whose config is not the user's own."""
 
 _ELSEWHERE = "the command line already names it"
 _OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
@@ -42,7 +42,7 @@ def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedSta
 
 
 def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
-    """Add a note to the decision if a start without the chosen checkpoint in its settings would load another one.
+    """Add a note to the decision if a start that does not name the chosen checkpoint would load a different one.
 
     The start is checked only if a note is possible: the user gave a config, a newer save was rejected, or the tree is
     unusual. Without a config, a trainer that needs one is assumed to search this tree.

@@ -8,7 +8,7 @@ from importlib.resources import files
 from ckpttool.core.domain.demo import Demo
 
 _HOUR = 3600.0
-"""Seconds since the newest file was written, so that no save is in progress."""
+"""Age in seconds of the newest file, so that no save seems to be in progress."""
 
 
 def demo(folder: str = "ckpttool-demo") -> Demo:

@@ -91,7 +91,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def watched(meter: Meter) -> Iterator[None]:
-    """Count the bytes that verbs called in this block read; the meter is not part of a question."""
+    """Count the bytes read by verbs that are called in this block; the meter is not part of a question."""
     token = _METER.set(meter)
     try:
         yield
@@ -121,10 +121,10 @@ def on_ray(address: str | None = None) -> Iterator[None]:
     """Let the nodes of a Ray cluster read for every function called in this block; all nodes must see the tree.
 
     Args:
-        address: `HOST:PORT`, as `ray start` prints it; None: use the existing connection of this program.
+        address: `HOST:PORT`, as `ray start` prints it; None to use this program's existing connection.
 
     Raises:
-        UsageError: Ray is not installed, or the cluster has another version.
+        UsageError: Ray is not installed, or the cluster has a different version.
         IncompleteError: The address does not respond.
     """
     from ckpttool.core.verify.engines.ray import RayCluster
@@ -139,7 +139,7 @@ def on_ray(address: str | None = None) -> Iterator[None]:
 
 
 def joined() -> RayCluster | None:
-    """Return the cluster that reads; None: this process reads."""
+    """Return the cluster that reads; None if this process reads."""
     return _CLUSTER.get()
 
 
@@ -178,7 +178,7 @@ def counted(
 
 
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
-    """Prepare to check checkpoints of a tree; neighbours that several checks need are read only once."""
+    """Prepare to check checkpoints of a tree; neighbouring checkpoints that several checks need are read only once."""
     meter = _METER.get()
     recorded = tree.machines.engines(question)
     if recorded is not None:
@@ -221,7 +221,7 @@ def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) ->
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
-    """Return the checkpoints whose reports may wait for their turn; those with statistics take too much memory."""
+    """Return the checkpoints whose reports may wait for their turn; reports with statistics take too much memory."""
     if question.level is not Level.CHECKSUM or question.name is None:
         return frozenset()
     return frozenset(checkpoint.key for checkpoint in chosen(tree, question.name))
@@ -264,7 +264,7 @@ def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
 
 
 class _Counted:
-    """Tasks that run elsewhere; a meter counts each when it returns."""
+    """Tasks that run elsewhere; a meter counts each task when it returns."""
 
     def __init__(self, engine: Engine, meter: Meter | None) -> None:
         self._engine, self._meter = engine, meter
@@ -325,7 +325,7 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """Return the checkpoints that `--checkpoint NAME|latest|all` selects, used once or several times, newest first.
 
     Raises:
-        UsageError: No checkpoint has that name, or the path selects another checkpoint.
+        UsageError: No checkpoint has that name, or the path selects a different checkpoint.
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):

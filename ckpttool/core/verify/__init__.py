@@ -1,1 +1,1 @@
-"""Verification: takes an inventory and returns verdicts on whether every shard is intact."""
+"""Verification: takes an inventory, and returns verdicts that show whether every shard is intact."""

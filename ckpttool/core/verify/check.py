@@ -41,8 +41,8 @@ def check(
 
     Args:
         task: The task.
-        storage: The storage to read; None: open the task's root, as a remote process does.
-        compare: The function to run on the open file; None: a check at the task's level.
+        storage: The storage to read; None to open the task's root, as a remote process does.
+        compare: The function to run on the open file; None for a check at the task's level.
         passed: Called after each block of content with its number of bytes.
     """
     storage, looking = storage or open_storage(task.root), partial(compare or _observed, passed=passed)
@@ -57,7 +57,7 @@ def check(
 
 
 def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -> Observation:
-    """Run a task so that no error can affect the reports of other shards: every engine calls this."""
+    """Run a task so that no error can affect the reports of other shards. Every engine calls this function."""
     try:
         return work(task)
     except Exception as error:  # noqa: BLE001  a shard that no rule foresaw, or our own mistake about one
@@ -119,7 +119,7 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
 
 
 def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
-    """Add the records of a torch file that are tensors, and report those whose elements cannot be checked."""
+    """Add the records of a torch file that are tensors, and report the tensors whose elements cannot be checked."""
     from ckpttool.core.verify.checks.structure import contents_of_torch
 
     records, contents = contents_of_torch(observed, source)
@@ -139,7 +139,7 @@ def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observatio
 
 
 def _without_numbers(path: str, tensors: int) -> Finding:
-    """Report tensors in a torch file whose elements were requested and not checked."""
+    """Report tensors in a torch file whose elements were to be checked but were not."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         f"every byte was read, but {counted(tensors, 'tensor')} in it share storage with others or are not "
@@ -152,7 +152,7 @@ def _without_numbers(path: str, tensors: int) -> Finding:
 
 
 def _without_packed_numbers(path: str) -> Finding:
-    """Report that elements were requested and not checked, because they are packed."""
+    """Report that elements were to be checked but were not, because they are packed."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         "every byte was read, but the values in an OCDBT file are not checked: NaN would not be detected",
@@ -163,7 +163,7 @@ def _without_packed_numbers(path: str) -> Finding:
 
 
 def _steady(observed: Observation, after: FileStamp) -> Observation:
-    """Return the observation, unless the file changed during the read, so that it proves nothing.
+    """Return the observation, unless the file changed during the read and so proves nothing.
 
     A header is read within microseconds, and a running save pauses for longer. If there is damage, the file must
     therefore also be unchanged since the listing.

@@ -40,14 +40,15 @@ class Reading(NamedTuple):
 
     storage: Storage
     read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
-    """Reads these shards of another checkpoint; None: all that are read when that checkpoint itself is judged."""
+    """Reads these shards of another checkpoint; None for all shards that are read when that checkpoint itself is
+    judged."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
     requested: Collection[CheckpointKey]
     """Checkpoints that will be read anyway, so that reading them now costs nothing."""
     recorded: Callable[[Checkpoint], Tensors]
     """Returns the tensors of another checkpoint from its manifest or the ledger, so that it need not be read."""
     only_asked: bool
-    """Whether only these other checkpoints are read."""
+    """Whether no checkpoints other than `requested` are read."""
     rebuilt: Callable[[Checkpoint], Collection[Place]]
     """Returns the shards of a checkpoint that were rebuilt from others, so that their equality proves nothing."""
 
@@ -69,16 +70,16 @@ class CopyComparison(NamedTuple):
 
     findings: tuple[Finding, ...] = ()
     agreed: Mapping[str, int] = {}
-    """Path -> number of copies of the file, including itself, that agree in every tensor; 1 if unknown for some
+    """Path -> number of copies of the file, including itself, that agree in every tensor; 1 if this is unknown for some
     tensor."""
     compared_with: tuple[str, ...] = ()
     """Names of the other checkpoints used for comparison, nearest first."""
     also_read: tuple[str, ...] = ()
-    """Those among them that were read only for this comparison."""
+    """The checkpoints in `compared_with` that were read only for this comparison."""
     compared_paths: Collection[str] = ()
     """Paths of the files whose tensors are known from another checkpoint of the same start."""
     drifted: Mapping[str, SavedAt | None] = {}
-    """Path of a file that differs here and at every later checkpoint -> the first such checkpoint; None: this
+    """Path of a file that differs here and at every later checkpoint -> the first such checkpoint; None for this
     checkpoint."""
     is_open: bool = False
     """Whether another checkpoint may show more."""
@@ -101,7 +102,7 @@ class Copies(Protocol):
 
         Args:
             checkpoint: The checkpoint that is judged.
-            shards: Its shards.
+            shards: The shards of this checkpoint.
             followed_by: The checkpoint that is judged next.
         """
         ...

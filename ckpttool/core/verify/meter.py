@@ -1,4 +1,4 @@
-"""Progress of a check: written by the readers, read by the display."""
+"""Progress of a check, written by the readers and read by the display."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Meter:
     def __init__(self) -> None:
         """Start at zero."""
         self.bytes_done = 0
-        """Bytes that no longer need to be read; a fixed cost for a shard's header."""
+        """Bytes that no longer need to be read, with a fixed cost for a shard's header."""
         self.shards_done = 0
         """Shards with a report."""
         self.shards_kept = 0
@@ -37,7 +37,7 @@ class Meter:
 
     @property
     def bytes_total(self) -> int:
-        """Bytes to be read, as far as known: a choice does not know in advance how many checkpoints it will read."""
+        """Bytes to be read, as far as known; `resolve` cannot know in advance how many checkpoints it will read."""
         return max(self._planned_bytes, self._expected[0])
 
     @property
@@ -58,7 +58,7 @@ class Meter:
         self._planned_bytes += sum(task.cost for task in tasks)
 
     def remembered(self, tasks: Iterable[CheckTask]) -> None:
-        """Count tasks that need not run because the ledger has their results."""
+        """Count tasks that need not run because the ledger has the results."""
         self._expected = (self._expected[0] - sum(task.cost for task in tasks), self._expected[1])
 
     def reported(self, *, kept: bool) -> None:
@@ -72,7 +72,7 @@ class Meter:
             self.bytes_done += task.cost
 
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        """Return a function that runs and counts tasks: each adds exactly its cost as it proceeds."""
+        """Return a function that runs and counts tasks: each task adds exactly its cost as it proceeds."""
 
         def counted(task: CheckTask) -> Observation:
             done = 0
@@ -96,7 +96,7 @@ class Pace(Meter):
     """Limits the read rate."""
 
     def __init__(self, rate: int | None) -> None:
-        """Set the average rate in bytes per second from now on; None: no limit."""
+        """Set the average rate in bytes per second from now on; None for no limit."""
         super().__init__()
         self._rate = rate
         self._began = time.monotonic()

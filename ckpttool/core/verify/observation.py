@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Added(Protocol):
-    """Results that a feature's own check of a shard adds: a frozen value, so that it can be sent."""
+    """Results that a feature's own check of a shard adds, as a frozen value so that it can be sent."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -29,7 +29,7 @@ class Observation:
 
     task: CheckTask
     report: ShardReport
-    """The contents of the header; if the file could not be read, only the reason."""
+    """The contents of the header or, if the file could not be read, only the reason."""
     header: Header | None = None
     """None if no content was read, so that the entries are not needed."""
     records: ZipDirectory | None = None
@@ -37,7 +37,7 @@ class Observation:
     content: PassResult | None = None
     """The results for the task's bytes; None if only the header was to be read, or the header is damaged."""
     added: Added | None = None
-    """The result of a feature's own check; None without such a check. `result` returns it by its type."""
+    """The result of a feature's own check; None if there is no such check. `result` returns it by type."""
 
     def result(self, kind: type[A]) -> A | None:
         """Return the added result of this kind, if there is one."""

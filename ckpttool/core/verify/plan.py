@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
 
 HEADER_COST = ByteCount(64 << 10)
-"""Bytes that a structure check reads from a typical shard: headers of some hundred tensors."""
+"""Bytes that a structure check reads from a typical shard: headers of a few hundred tensors."""
 
 PART_BYTES = 1 << 30
 """Bytes per part of a big file: whole chunks of 64 MiB, and seconds of work, so that workers can share the file's
@@ -26,7 +26,7 @@ end."""
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
     """Return whether a shard belongs to a subset.
 
-    Only its path decides, independently of other files, so that t nights cover everything.
+    Only the shard's path decides, regardless of other files, so that t nights cover everything.
 
     Args:
         path: Path of the shard.
@@ -55,8 +55,8 @@ def plan_checks(
         checkpoint: The checkpoint, with its shards' sizes if `level` reads content.
         level: How thoroughly to check.
         seals: The records of a manifest, by path.
-        hashes: Also hash every complete file, for sealing. Such a hash cannot be joined, so no file is split between
-            workers; the same applies to a file whose digest is in the save.
+        hashes: Whether to also hash every complete file, for sealing. Such a hash cannot be joined, so no file is split
+            between workers; the same applies to a file whose digest is in the save.
     """
     digests = dict(checkpoint.digests)
     facts = ShardFacts(scalars=checkpoint.rules.requested)
@@ -82,7 +82,7 @@ def plan_checks(
 
 
 def _parts(shard: Shard, level: Level, *, in_full: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Yield the parts in which a shard is read, None for the complete shard, each with its cost."""
+    """Yield the parts in which a shard is read, each with its cost; None means the complete shard."""
     size = shard.stamp.size if shard.stamp is not None else 0
     if not level.reads_content:
         yield None, HEADER_COST

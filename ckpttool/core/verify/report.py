@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def check_and_judge(
     task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
 ) -> Observation:
-    """Check one shard, and judge it if it was read completely, because its report takes a hundredth of the memory.
+    """Check one shard, and judge it if it was read completely, because a report takes a hundredth of the memory.
 
-    Thousands of tensors are read faster than one thread could judge them, and would accumulate.
+    Thousands of tensors are read faster than one thread could judge them, so observations would accumulate.
     """
     observed = check(task, storage=storage, passed=passed)
     if task.part is not None or observed.content is None:
@@ -101,7 +101,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
 def collect(
     checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, extras: Iterable[ShardReport] = ()
 ) -> Verdict:
-    """Combine the reports of a checkpoint, and compare them with one another and with the name.
+    """Combine the reports of a checkpoint, and compare the reports with one another and with the name.
 
     Args:
         checkpoint: The checkpoint as listed, with all its shards.
@@ -140,7 +140,7 @@ def in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
 
 
 def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Find files that lack scalars of the others: a `.ckpt` truncated at an entry boundary is otherwise valid."""
+    """Find files that lack scalars that others have; a `.ckpt` truncated between entries is otherwise valid."""
     anywhere = {name for report in reports for name, _ in report.scalars}
     required = dict(rules.required)
     findings = []
@@ -161,7 +161,7 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
 
 
 def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Find files that were saved at a different step from most: an older file under a newer name."""
+    """Find files that were saved at a different step from most, such as an older file under a newer name."""
     findings = []
     pairs = [(report, dict(report.scalars)) for report in reports]
     for agreed in rules.agreed:
@@ -226,7 +226,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
     Args:
         checkpoint: The checkpoint as listed.
-        seals: Its manifest's records, by path.
+        seals: The records of the checkpoint's manifest, by path.
         unlisted: Folders that could not be listed: their contents are unknown, not missing.
     """
     known_paths = {shard.path for shard in checkpoint.shards}
@@ -239,7 +239,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
 
 def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find files that are shorter than the save's own record, unless already reported."""
+    """Find files that are shorter than the save's own record states, unless already reported."""
     reported = {(finding.code, finding.path) for report in reports for finding in report.findings}
     reported |= {(finding.code, finding.path) for finding in checkpoint.findings}
     stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
@@ -249,7 +249,7 @@ def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> I
 
 
 def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
-    """Report files that differ from the seal of their name, but match the seal of another name."""
+    """Report files that differ from the seal under their name, but match the seal under a different name."""
     sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for report in reports:
         own_seal, mismatches = (
@@ -309,8 +309,8 @@ def unproven_copies(
 
     Args:
         reports: The reports of one save.
-        healed: Paths of its files that only the seal of a heal proves.
-        seals: Its manifest's records.
+        healed: Paths of the save's files that only the seal of a heal proves.
+        seals: The records of the save's manifest.
     """
     if not healed:
         return frozenset()
@@ -330,7 +330,7 @@ def unproven_copies(
 
 
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
-    """Compare sizes, schemas and training scalars; if content is read, its digests are more precise."""
+    """Compare sizes, schemas and training scalars; if the content is read, its digests are more precise."""
     for report in reports:
         seal = seals.get(report.path)
         if seal is None or report.stamp is None or report.level.reads_content:

@@ -1,4 +1,4 @@
-"""The checks of one tree; neighbours that several verdicts need are read only once."""
+"""The checks of one tree; neighbouring checkpoints that several verdicts need are read only once."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ class Scope:
 
     level: Level
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, headers and sizes
-    only."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, only headers and
+    sizes are read."""
     jump: float | None = None
-    """Factor between the norms of two checkpoints that counts as suspect; None: the default; 0: do not compare."""
+    """Factor between the norms of two checkpoints that counts as suspect; None for the default; 0 to skip the
+    comparison."""
     hashes: bool = False
     """Whether to also hash every complete file, for sealing, and compare it with copies but not with records."""
     digests: bool = False
@@ -88,11 +89,11 @@ class SaveRecords:
     """The companion files of a save's shards, according to its layout."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
-    """The location of its manifest; None: no manifest."""
+    """Returns the location of the save's manifest; None if there is no manifest."""
     with_own_records: Callable[[Checkpoint], Checkpoint]
-    """Adds its own records beyond the scan."""
+    """Adds the save's own records, which the scan does not read."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
-    """The slices of each rank, according to its own records."""
+    """Returns the slices of each rank, according to the save's own records."""
 
 
 RECORD_LIMIT = 1 << 30
@@ -145,7 +146,7 @@ class Session:
 
         Args:
             checkpoint: A checkpoint of this tree, with its shards' sizes if content is read.
-            followed_by: The checkpoint that is judged next, so that its files that are read now need not be read again.
+            followed_by: The checkpoint that is judged next; its files that are read now need not be read again.
         """
         checkpoint = self._records.with_own_records(checkpoint)
         # A checkpoint to be sealed is judged alone: sealing compares it with an older manifest.
@@ -255,7 +256,7 @@ class Session:
         return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
 
     def _outside_subset(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
-        """Check headers and sizes of the shards outside the subset: the newest shard may wait a week for its turn."""
+        """Check headers and sizes of the shards outside the subset, because the newest may wait a week for its turn."""
         if self._scope.bucket is None:
             return ()
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
@@ -273,7 +274,7 @@ class Session:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
     def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
-        """Read some of another checkpoint's shards; None: all in scope."""
+        """Read some of another checkpoint's shards; None for all shards in scope."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = {} if self._scope.hashes else self._seals(checkpoint)[0]
@@ -308,7 +309,7 @@ class Session:
         reports: Iterable[ShardReport],
         seals: Mapping[str, ShardSeal],
     ) -> None:
-        """Store which shards are damaged according to replicas, and which no longer are."""
+        """Store which shards are damaged according to replicas, and which shards no longer are."""
         wrong = {finding.path: (finding,) for finding in comparison.findings if finding.severity >= Severity.DAMAGE}
         damaged_before = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
         drifted = {finding.path: finding for finding in comparison.findings if finding.path in comparison.drifted}
@@ -377,7 +378,7 @@ class Session:
         *,
         reported: Collection[str],
     ) -> list[Finding]:
-        """Compare with siblings; if they contradict a shard, compare again with only reliable siblings."""
+        """Compare with siblings; if siblings contradict a shard, compare again with only the reliable ones."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
         findings = compare_in_turn(reports, self._nearest(checkpoint, reports), reported, is_complete=is_complete)
         if not any(blocking(findings)):
@@ -393,7 +394,7 @@ class Session:
             yield self._sibling(checkpoint, candidate, self._headers_of(candidate))
 
     def _nearest(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Sibling]:
-        """Read the headers of the nearest checkpoints; more only if a shard's files in those are damaged."""
+        """Read the headers of the nearest checkpoints; read more only if a shard's files in the nearest are damaged."""
         seen: list[Sibling] = []
         for sibling in self._siblings(checkpoint, most=MOST_WITNESSES):
             seen.append(sibling)
@@ -402,9 +403,9 @@ class Session:
                 return
 
     def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
-        """Read the headers of checkpoints, without files that are damaged or differ from their seal.
+        """Read the headers of checkpoints, excluding files that are damaged or differ from their seal.
 
-        This requires their manifests.
+        This requires the checkpoints' manifests.
         """
         for candidate in checkpoints:
             reports, seals = self._headers_of(candidate), self._seals(candidate)[0]
@@ -439,7 +440,8 @@ class Session:
     ) -> Iterator[ShardReport]:
         """Read the previous checkpoint, and add to `reports` the tensors that changed too much since.
 
-        It is compared rank by rank as it is read, and its reports are kept only if it is judged next.
+        The comparison runs rank by rank during the read, and the reports are kept only if that checkpoint is judged
+        next.
         """
         from ckpttool.core.verify.checks.numerics import JUMP, compare_numbers
 
@@ -482,7 +484,7 @@ def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
 
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Add rank and remedy to findings that have none."""
+    """Add the rank and the remedy to findings that lack them."""
     rank_of = {shard.path: shard.rank for shard in checkpoint.shards}
     completed = []
     for finding in findings:
@@ -492,7 +494,7 @@ def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Find
 
 
 def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:
-    """Yield one report per shard, as its last part is finished."""
+    """Yield one report per shard, as soon as the shard's last part is finished."""
     waiting = Counter(task.path for task in tasks)
     observations: dict[str, list[Observation]] = defaultdict(list)
     for observed in engine.run(tasks):

@@ -1,1 +1,1 @@
-"""The only package that changes a disk: files and checkpoints are replaced or moved atomically, under a lock."""
+"""The only package that changes a disk; it replaces or moves files and checkpoints atomically, under a lock."""

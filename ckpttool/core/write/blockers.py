@@ -11,17 +11,17 @@ from ckpttool.core.domain.shard import FileStamp
 
 
 class FileToMove(NamedTuple):
-    """A file or folder in the tree, without following links."""
+    """A file or folder in the tree; links are not followed."""
 
     path: str
     stamp: FileStamp | None
-    """None if it may not be moved."""
+    """None if the file or folder may not be moved."""
     blocker: str | None = None
-    """Why it may not be moved."""
+    """Why the file or folder may not be moved."""
 
 
 def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
-    """Check the paths to move: none may go through a link or to another disk.
+    """Check that no path to move goes through a link or to another disk.
 
     Args:
         root: The tree.
@@ -43,13 +43,14 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
 
 
 def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Find the links next to and inside the paths to move that point to or into them, each with its target.
+    """Find the links next to and inside the paths to move that point to or into these paths, each with its target.
 
     People link to saves in this way, as do scripts that replace equal files of two saves with links.
 
     Args:
         root: The tree.
-        paths: Files and folders, relative to the root. A link inside one of them to itself is not reported.
+        paths: Files and folders, relative to the root. A link that points into the same file or folder that contains it
+            is not reported.
     """
     paths = list(paths)
     folders = {path.rpartition("/")[0] for path in paths} | {""}
@@ -65,7 +66,7 @@ def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
-    """List the links in a folder, and below it on request; empty for a file."""
+    """List the links in a folder, and on request those below the folder; empty for a file."""
     for place, folders, files in os.walk(f"{root}/{folder}"):
         for name in (*folders, *files):
             if os.path.islink(f"{place}/{name}"):
@@ -79,7 +80,7 @@ def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
 
     Args:
         root: The tree.
-        paths: Paths relative to the root; they need not exist, but their folders must.
+        paths: Paths relative to the root; the files need not exist, but their folders must.
 
     Raises:
         OSError: A folder no longer exists, or cannot be checked.

@@ -16,7 +16,8 @@ from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, Usag
 _COPY_CHUNK = 1 << 20
 """Bytes per read when copying a backup."""
 _TEMPORARY_TRIES = 16
-"""Maximum number of name collisions: 64 random bits never collide by chance, so the file system's answers are false."""
+"""Maximum number of name collisions: 64 random bits never collide by chance, so after this many the file system's
+answers must be false."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 """Errors of file systems without hard links (FAT, many FUSE mounts), and of kernels that forbid a link."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
@@ -33,7 +34,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
     Args:
         path: The file. Its folder must exist; a symbolic link is refused, because its target may be anywhere.
         data: The complete content.
-        overwrite: Whether an existing file may be replaced. Otherwise, even a file that appears in the meantime stays.
+        overwrite: Whether an existing file may be replaced. If not, even a file that appears in the meantime stays.
         backup: Whether to save the replaced file as `<path>.bak`.
         mode: Mode of a new file, before the umask; an existing file keeps its mode.
 
@@ -80,7 +81,7 @@ def append(path: str, data: bytes) -> None:
     """Append `data` to a file in one write, so that others may also append. A missing file is created.
 
     Raises:
-        WriteFailedError: It could not be written, or is not a regular file.
+        WriteFailedError: The file could not be written, or is not a regular file.
     """
     try:
         handle = open_to_append(path)
@@ -97,8 +98,8 @@ def open_to_append(path: str) -> int:
     """Open a file for appending, and create it if it is missing.
 
     Raises:
-        OSError: It cannot be opened, for example because it is a link.
-        WriteFailedError: It is not a regular file, or has a second name.
+        OSError: The file cannot be opened, for example because it is a link.
+        WriteFailedError: The file is not a regular file, or has a second name.
     """
     # Without O_NONBLOCK this would block on a pipe without a reader.
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -113,7 +114,7 @@ def open_to_append(path: str) -> int:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Return whether it is a regular file with one name: only such a file may be written."""
+    """Return whether a file is a regular file with one name, because only such a file may be written."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
 
 
@@ -145,8 +146,8 @@ def remove(path: str) -> None:
     """Delete a file durably. A missing file is not an error.
 
     Raises:
-        WriteFailedError: It still exists.
-        NotDurableError: It was deleted, but the disk did not confirm it.
+        WriteFailedError: The file still exists.
+        NotDurableError: The file was deleted, but the disk did not confirm the deletion.
     """
     folder, name = os.path.split(path)
     try:
@@ -194,9 +195,9 @@ def is_own_temporary(name: str) -> bool:
 def locked(path: str, *, timeout: float) -> Iterator[None]:
     """Hold the lock for `path`, from before the read until after the replacement.
 
-    Without the lock, concurrent updates are lost. The lock is the file `<path>.lock`, which is never deleted: otherwise
-    two waiters could lock two different files. If the file system does not support locks, a soft lock `<path>.softlock`
-    is used explicitly: filelock would switch silently, under the same name.
+    Without the lock, concurrent updates are lost. The lock is the file `<path>.lock`, which is never deleted, because
+    otherwise two waiters could lock two different files. If the file system does not support locks, a soft lock
+    `<path>.softlock` is used explicitly, because filelock would switch silently, under the same name.
 
     Args:
         path: The path to lock; it need not exist.
@@ -344,7 +345,7 @@ def _copy(folder_fd: int, name: str) -> str:
 
 
 def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Give the temporary file its name unless that is taken: unlike rename(2), link(2) refuses to replace a file."""
+    """Give the temporary file its name unless the name is taken; unlike rename(2), link(2) never replaces a file."""
     try:
         os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     except FileExistsError as error:
@@ -404,7 +405,7 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
 
 
 def _hard_lock(lock_path: str, timeout: float) -> Any:  # noqa: ANN401  # as above
-    """Create a lock that fails on file systems without locks; before filelock 4, this was the default."""
+    """Create a lock that fails on file systems without locks, which was the default before filelock 4."""
     import filelock
 
     make: Any = filelock.FileLock

@@ -14,11 +14,11 @@ from ckpttool.core.write.files import close, ensure_folder, replace
 
 
 def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
-    """Return the entries of a folder other than these names; empty if there is no folder.
+    """Return the entries of a folder, excluding these names; empty if the folder does not exist.
 
     Raises:
         UnsafeError: The path is not a folder.
-        WriteFailedError: It cannot be listed.
+        WriteFailedError: The folder cannot be listed.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -32,7 +32,7 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
 
 @contextmanager
 def filled(path: str) -> Iterator[str]:
-    """Yield a folder to fill, which gets its name when it is complete, so that no reader sees a part of it.
+    """Yield a folder to fill, which gets its name when it is complete, so that no reader sees a partial folder.
 
     If a folder of that name already exists, that folder is yielded.
 
@@ -40,7 +40,7 @@ def filled(path: str) -> Iterator[str]:
         path: The folder.
 
     Raises:
-        WriteFailedError: It could not be created or renamed; nothing of it remains.
+        WriteFailedError: The folder could not be created or renamed; no part of it remains.
     """
     if os.path.lexists(path):
         yield path
@@ -64,12 +64,12 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
     Args:
         path: The folder; its parent must exist.
         files: Content by name.
-        instead_of: Names of files that an existing folder may contain; if it contains anything else, it stays.
+        instead_of: Names of files that an existing folder may contain; a folder that contains anything else stays.
 
     Raises:
         UnsafeError: The folder exists and contains other files.
-        WriteFailedError: It could not be written; the old content is unchanged.
-        NotDurableError: It is in place, but the disk did not confirm it.
+        WriteFailedError: The folder could not be written; the old content is unchanged.
+        NotDurableError: The folder is in place, but the disk did not confirm the change.
     """
     parent, name = os.path.split(path)
     new = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.tmp")

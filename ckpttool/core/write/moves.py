@@ -1,8 +1,8 @@
 """Move checkpoints to the trash, or back, atomically. Renames happen in folders opened without following links.
 
 A batch is renamed in order, and the first rename is on the disk before the second is made. So whenever the power fails,
-an incomplete batch lacks its first file, that of rank 0, without which no reader treats it as intact. (If the highest
-rank's file went first, the rest would look like a checkpoint of fewer ranks.)
+an incomplete batch lacks its first file (rank 0's file), without which no reader treats the checkpoint as intact. (If
+the highest rank's file went first, the rest would look like a checkpoint of fewer ranks.)
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
         batches: The batches, in order.
 
     Raises:
-        IncompleteError: A file has changed since the plan; it and later ones were not moved.
-        UnsafeError: A link or another disk prevents it.
+        IncompleteError: A file has changed since the plan; that file and later files were not moved.
+        UnsafeError: A link or another disk prevents the move.
         WriteFailedError: A rename failed. Files moved so far are in the trash; `restore` moves them back from there.
     """
     with opened(root) as root_fd:
@@ -49,7 +49,7 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
     Raises:
         IncompleteError: A new file is in the way, or a folder was deleted: manual attention is needed.
-        UnsafeError: A link prevents it.
+        UnsafeError: A link prevents the move.
         WriteFailedError: A rename failed.
     """
     with opened(root) as root_fd:
@@ -61,11 +61,11 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
 
 def assert_room(root: str, batch: Batch) -> None:
-    """Check that `restore` can move a batch back: every folder exists on both sides, and no path is taken.
+    """Check that `restore` can move a batch back: every folder exists on both sides, and no path is already taken.
 
     Raises:
         UsageError: A path is taken, or a folder was deleted.
-        UnsafeError: A link prevents it.
+        UnsafeError: A link prevents the move.
         WriteFailedError: A folder cannot be opened.
     """
     with opened(root) as root_fd:
@@ -90,7 +90,7 @@ def assert_room(root: str, batch: Batch) -> None:
 
 
 def is_untouched(root: str, batch: Batch) -> bool:
-    """Return whether an interrupted `restore` has moved nothing: all files are still in the trash only."""
+    """Return whether an interrupted `restore` has moved nothing, so that all files are still only in the trash."""
     trash = f"{root}/{batch.trash}"
     try:
         return not any(_is_same(f"{trash}/{move.path}", f"{root}/{move.path}") for move in batch.moves)
@@ -170,8 +170,8 @@ def _changed(move: Move) -> IncompleteError:
 def _restore_batch(root_fd: int, batch: Batch) -> None:
     """Restore the first file last, after all others are safe.
 
-    Until all names are on the disk, each file also keeps its name in the trash: a power failure may preserve the
-    removal of one name but lose the other name.
+    Until all names are on the disk, each file also keeps its name in the trash, because a power failure may preserve
+    the removal of one name but lose the other name.
     """
     if not _is_there(root_fd, batch.trash):  # interrupted before it was created, or after it was removed
         return
@@ -205,7 +205,7 @@ _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 def _put_back(source: int, target: int, name: str) -> bool:
-    """Restore the name of a file or folder, and return whether it has it; a new save with that name is never replaced.
+    """Restore the name of a file or folder, and return whether this succeeded; a new save is never replaced.
 
     A rename would replace a file. A hard link cannot; if the file has both names, an earlier run was interrupted here.
     """
@@ -286,7 +286,7 @@ def _made(root_fd: int, batch: Batch) -> Iterator[int]:
 
 
 def _folders(moves: Iterable[Move]) -> set[str]:
-    """Return the folders of the moved files, with those above them."""
+    """Return the folders of the moved files, and the folders above these."""
     parts = {tuple(move.path.split("/")[:-1]) for move in moves}
     return {"/".join(folder[:depth]) for folder in parts for depth in range(1, len(folder) + 1)}
 
@@ -305,7 +305,7 @@ def opened(root: str) -> Iterator[int]:
     """Open the root of a tree.
 
     Raises:
-        WriteFailedError: It cannot be opened.
+        WriteFailedError: The root cannot be opened.
     """
     try:
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -41,7 +41,8 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
         blocks: The content, in order.
         size: Total bytes of all blocks, for the check of free space.
         mode: Mode of the file, regardless of the umask.
-        mtime_ns: The mtime to set, in nanoseconds since 1970, because some trainers choose the newest file; None: now.
+        mtime_ns: The mtime to set, in nanoseconds since 1970, because some trainers choose the newest file; None for
+            the current time.
 
     Raises:
         UnsafeError, WriteFailedError: Nothing was changed.
@@ -71,11 +72,11 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
 
 
 def put_all(root: str, puts: Sequence[Put]) -> None:
-    """Put every file in place, and back up the replaced ones. The function can be interrupted and repeated.
+    """Put every file in place, and back up the replaced files. The function can be interrupted and repeated.
 
     Raises:
         IncompleteError: A destination or a prepared file has changed and needs manual attention.
-        UnsafeError: A link prevents it.
+        UnsafeError: A link prevents the operation.
         WriteFailedError: A write failed. Files already in place stay; a repetition completes the rest.
     """
     with _explained("stopped while moving files to their final places"), opened(root) as root_fd:
@@ -92,7 +93,7 @@ def is_untouched(root: str, puts: Sequence[Put]) -> bool:
 
 
 def take_back(root: str, puts: Iterable[Put]) -> None:
-    """Remove the prepared files and the second names of replaced ones; errors are ignored."""
+    """Remove the prepared files and the second names of replaced files; errors are ignored."""
     with suppress(OSError, WriteFailedError, UnsafeError), opened(root) as root_fd:
         for put in puts:
             _forget(root_fd, put.temporary)

@@ -17,10 +17,11 @@ NAME = "reserve"
 
 _LEAST_BYTES = 64 << 10
 _BYTES_A_FILE = 8 << 10
-"""Bytes per moved file of a checkpoint: a folder of the trash takes a block of 4 KiB, a line in the journal less."""
+"""Bytes per moved file of a checkpoint: a folder in the trash takes a block of 4 KiB, and a line in the journal takes
+less."""
 _MOST_BYTES = 64 << 20
 _SHARE = 16
-"""The reserve is created only if this many would fit, so that it never stops a training run."""
+"""The reserve is created only if this many reserves would fit, so that it never stops a training run."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -57,7 +58,7 @@ def spend_reserve(folder: str) -> bool:
 
     Raises:
         WriteFailedError: The reserve still exists.
-        NotDurableError: It was deleted, but the disk did not confirm it.
+        NotDurableError: The reserve was deleted, but the disk did not confirm the deletion.
     """
     exists = os.path.lexists(f"{folder}/{NAME}")
     remove(f"{folder}/{NAME}")

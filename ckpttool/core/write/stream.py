@@ -31,7 +31,7 @@ class Streamed:
     xxh3_128: str
     """Hash of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
-    """Hash of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+    """Hash of each `CHUNK_BYTES`, in file order; the last chunk may be shorter. Empty for an empty file."""
 
 
 class FileDigest:
@@ -70,14 +70,14 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
 
     The digests are of the bytes sent to the disk, not of bytes read back. Free space is checked first, because a disk
     that fills up during a save stops every process that writes to it. Space is not reserved, because some C libraries
-    emulate that by writing everything twice.
+    emulate a reservation by writing everything twice.
 
     Args:
         path: The file. Its folder must exist; an existing regular file is replaced.
         blocks: The content, in order.
         size: Total bytes of all blocks.
         temporary: Temporary name in the same folder. An existing file with this name was left by a killed writer and is
-            replaced: no other process may use the name.
+            replaced, because no other process may use the name.
 
     Raises:
         UnsafeError, WriteFailedError: Nothing was changed. UnsafeError means that a link, a FIFO or a device is in the

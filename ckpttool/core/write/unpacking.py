@@ -15,12 +15,12 @@ def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
 
     Args:
         archive: An archive of ckpttool, whose names are not checked.
-        folder: The folder; it is created, or exists and is empty. Files in it are never overwritten.
+        folder: The folder, which is created if it does not exist and must be empty. Files in it are never overwritten.
         newest: The mtime of the newest file, in seconds since 1970.
 
     Raises:
         UsageError: The folder is not empty, or something else has its name.
-        WriteFailedError: It could not be written; files written until then stay.
+        WriteFailedError: A file could not be written; the files written until then stay.
     """
     try:
         taken = os.path.islink(folder) or (os.path.lexists(folder) and bool(os.listdir(folder)))

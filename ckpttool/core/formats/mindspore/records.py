@@ -4,8 +4,9 @@ A file consists only of such records, one after another:
 
     0A len { 0A len tag   12 len { (08 dim)* | 0A len dims   12 len type   1A len content } }
 
-Every protobuf library writes fields in this order, so another order is treated as damage. So are extra bytes inside a
-record: they would be fields that MindSpore does not have. Field 3 instead of 2 is a map parameter.
+Every protobuf library writes fields in this order, so a different order is treated as damage. Extra bytes inside a
+record are also damage, because they would be fields that MindSpore does not have. Field 3 instead of 2 is a map
+parameter.
 
 MindSpore splits a tensor of more than 512 MiB into consecutive records, all with the dims of the complete tensor; its
 loader joins consecutive records with the same name. This module does the same, and checks that the sizes add up.
@@ -26,7 +27,7 @@ from ckpttool.core.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quo
 from ckpttool.core.formats.protobuf import WireError, varint
 
 MAX_RECORD_HEAD = MAX_NAME_CHARS + 4096
-"""Bytes from a record's begin to its tensor's content: a name, MAX_DIMS dims, a type and their lengths."""
+"""Bytes from the beginning of a record to its tensor's content: a name, MAX_DIMS dims, a type and their lengths."""
 
 _TAG = 0x0A
 _TENSOR = 0x12
@@ -80,7 +81,7 @@ class Record(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """The bytes are not a record, so later records cannot be located: each length leads to the next record."""
+    """The bytes are not a record, so later records cannot be located, because each length leads to the next record."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -105,7 +106,7 @@ class RecordReader:
 
         Raises:
             IndexError: The buffer ends before the content begins.
-            BadRecordError: This is not a record.
+            BadRecordError: The bytes are not a record.
         """
         try:
             return self._read(buffer, at)
@@ -275,7 +276,7 @@ class Tensors:
 
 
 def _size(dtype: DType, dims: tuple[int, ...], content: int) -> int:
-    """Bytes that a tensor must have."""
+    """Return the number of bytes that a tensor must have."""
     if dtype is DType.OPAQUE:
         return content
     if dtype is DType.STRING:

@@ -34,7 +34,7 @@ _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
 
 _MAX_RECORDS = 300_000
-"""Maximum number of records: fifty times that of the largest models, with less than 256 MB of stored data."""
+"""Maximum number of records, fifty times as many as the largest models have, with less than 256 MB of stored data."""
 
 _LOOK_AHEAD = 512
 """Bytes per read if tensors are big: nearly always the complete head of a record."""
@@ -141,7 +141,7 @@ class _Walk:
         )
 
     def _record(self, offset: int) -> Record | None:
-        """Read the record at `offset`; None if there is other content."""
+        """Read the record at `offset`; return None if there is other content."""
         if offset >= self._base + len(self._data):
             self._load(offset, _LOOK_AHEAD)
         try:
@@ -191,7 +191,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
         size: Size of the file in bytes.
 
     Raises:
-        BadRecordError: It is not a checksum.
+        BadRecordError: The content is not a checksum.
     """
     if not rest.startswith(_MARK[: len(rest)]):
         raise _misplaced(rest, offset, size)

@@ -28,10 +28,10 @@ from ckpttool.core.formats.base import (
 from ckpttool.core.formats.safetensors import ALIGNMENT
 
 MAX_SIZE = 2**64 - 1
-"""Largest number that safetensors can hold; it refuses a larger one, and so do we."""
+"""Largest number that safetensors can hold; safetensors refuses larger numbers, and so do we."""
 
 MAX_KEYS = 400_000
-"""Maximum number of keys of an object, tensors or metadata; the stored data stay below 512 MB."""
+"""Maximum number of keys of an object (tensors or metadata), which keeps the stored data below 512 MB."""
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest types come first in a file, for alignment.
 DTYPES = {
@@ -80,10 +80,10 @@ class Scanner:
         """Yield the keys of the object that begins here.
 
         Args:
-            usual: Matches a key, its first group, together with its value.
+            usual: A pattern that matches a key (its first group) together with the value.
 
         Yields:
-            A key, and what `usual` matched; if it did not, the caller consumes the value before the next key.
+            A key, and the match of `usual`; if there is no match, the caller consumes the value before the next key.
         """
         names: set[str] = set()
         self._expect("{")
@@ -268,7 +268,7 @@ def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
     """Return the metadata of a header in file order; None if it has no metadata.
 
     Raises:
-        InvalidHeaderError: It is not a header.
+        InvalidHeaderError: The bytes are not a header.
     """
     entry = _scan(text, [])
     return None if entry is None else tuple(entry)
@@ -278,7 +278,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
     """Encode the bytes before a file's tensors, with the tensors of another header and this metadata.
 
     Raises:
-        InvalidHeaderError: It is not a header.
+        InvalidHeaderError: The bytes are not a header.
     """
     rows: list[_Row] = []
     _scan(text, rows)
@@ -288,7 +288,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
-    """Compute the size of a shape; None if it is not a whole number of bytes, or too large for safetensors.
+    """Compute the size of a shape; None if the size is not a whole number of bytes, or too large for safetensors.
 
     As in safetensors, each intermediate product must fit: `[2^63, 4, 0]` is refused although it has no elements.
     """
@@ -360,7 +360,7 @@ def _unreadable(error: InvalidHeaderError) -> Finding:
 
 
 def _wrong_entry(row: _Row) -> Finding | None:
-    """Return why an entry is invalid, if it is."""
+    """Return why an entry is invalid; None if it is valid."""
     dtype = DTYPES.get(row.dtype)
     begin, end = row.offsets
     if dtype is None:
@@ -410,8 +410,8 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
     """Encode a header as safetensors does; only the order of the metadata is random.
 
-    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy takes as much memory
-    again.
+    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy would need as much
+    memory again.
     """
     comma = ""
     yield "{"

@@ -1,4 +1,4 @@
-"""safetensors: eight bytes of length, a JSON header, and the tensors' bytes without a gap.
+"""safetensors files: eight bytes with the header's length, a JSON header, and the tensors' bytes without gaps.
 
 Source: the format section of the safetensors README, and the metadata that MindSpore's `save_checkpoint` writes.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FORMAT_LIMIT = 100_000_000
 """The format's own limit for the header; 200,000 tensors need about 19 MB."""
 _WIDE_LIMIT = _FORMAT_LIMIT // 4
-"""The same for non-ASCII headers: one four-byte character makes every character take four bytes."""
+"""The limit for non-ASCII headers, in which one four-byte character makes every character take four bytes."""
 
 
 class Safetensors:
@@ -107,7 +107,7 @@ _NOT_CANONICAL = note(
 
 
 def _refuse_length(length: int, size: int) -> Finding | None:
-    """Return why a header of this length is not read, if it is not."""
+    """Return why a header of this length is not read; None if it is read."""
     if length > _FORMAT_LIMIT:
         return damage(
             Code.HEADER_INVALID,
@@ -179,7 +179,7 @@ class ParsedHeader:
     data_begin: int
     """End of the header."""
     is_canonical: bool
-    """Whether safetensors itself would have written the same bytes, padding included."""
+    """Whether safetensors itself would have written the same bytes, including the padding."""
     requested: tuple[RequestedScalar, ...]
     scalars: ScalarPlan
     """The location of the requested scalars."""
@@ -198,7 +198,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
         The parsed header, whose checksum in the metadata may be another file's; and this file's checksum.
 
     Raises:
-        UnicodeDecodeError: It is not valid UTF-8.
+        UnicodeDecodeError: The header is not valid UTF-8.
     """
     digits = re.compile(_CRC_DIGITS).match(block, LENGTH_BYTES, end)
     hole = (end, end) if digits is None else digits.span(1)
@@ -219,7 +219,7 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
     """Parse a header that is not in the cache.
 
     Raises:
-        UnicodeDecodeError: It is not valid UTF-8.
+        UnicodeDecodeError: The header is not valid UTF-8.
     """
     view = memoryview(block)
     last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
@@ -246,10 +246,10 @@ _Bytes = tuple[bytes, bytes]
 
 
 class HeaderMemory:
-    """Parsed headers by their bytes; the oldest are dropped first. Threads may share it."""
+    """Parsed headers by their bytes; the oldest are dropped first. Threads may share this cache."""
 
     def __init__(self, *, limit: int) -> None:
-        """Cache headers of `limit` bytes in total, or only the newest; parsed headers are about ten times as large."""
+        """Cache up to `limit` bytes of headers, but always the newest; parsed headers are about ten times as large."""
         self.limit = limit
         self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
         self._last: tuple[_Bytes, ParsedHeader] | None = None

@@ -1,4 +1,4 @@
-"""Tensors and values in a zip archive of `torch.save`: its pickle is read opcode by opcode, never unpickled.
+"""Tensors and values in a zip archive of `torch.save`, whose pickle is read opcode by opcode and never unpickled.
 
 Source:
     `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, `byteorder`
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.zip_directory import ZipEntry
 
 MOST_PICKLE_BYTES = 32 << 20
-"""Maximum size of the pickle; that of 100,000 tensors has 15 MB."""
+"""Maximum size of the pickle; with 100,000 tensors, a pickle has 15 MB."""
 _MOST_NODES = 1_000_000
-"""Maximum number of values visited in a pickle: a list may contain itself, so a small pickle can have any number."""
+"""Maximum number of values visited in a pickle: a list may contain itself, so a small pickle can have any number of
+values."""
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
@@ -35,7 +36,7 @@ omitted characters."""
 _MOST_NAME_CHARS = 32 << 20
 """Maximum length of all names and texts together: a few bytes of a pickle can repeat a long text a thousand times."""
 _MOST_PLAIN = 8
-"""Maximum number of plain values in a displayed list; a longer one lists the contents of a group."""
+"""Maximum number of plain values in a displayed list; a longer list gives the contents of a group."""
 
 _BY_STORAGE = {
     "DoubleStorage": DType.F64, "FloatStorage": DType.F32, "HalfStorage": DType.F16, "BFloat16Storage": DType.BF16,
@@ -106,7 +107,7 @@ def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchCont
 
 
 def _first_record(source: ByteSource) -> tuple[int, int]:
-    """Return the start and the latest end of the first record's data; an empty range if it is not a zip."""
+    """Return the start and the latest end of the first record's data; an empty range if the file is not a zip."""
     head = source.read(0, _LOCAL_HEAD)
     if not head.startswith(ZIP_MAGIC):
         return 0, 0
@@ -122,7 +123,7 @@ def _small(source: ByteSource, record: ZipEntry | None) -> str | None:
 
 
 class _Walk:
-    """A walk over the values of a pickle, in its order."""
+    """Walks over the values of a pickle, in the pickle's order."""
 
     def __init__(self, spans: dict[str, tuple[int, int]]) -> None:
         self._spans = spans

@@ -1,7 +1,7 @@
-"""The `.metadata` of torch.distributed.checkpoint: the location of each slice, and its tensor. It is not unpickled.
+"""The `.metadata` of torch.distributed.checkpoint: each slice's location and tensor. The file is not unpickled.
 
 Source: `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; other
-    programs also store their plans of the save in it.
+    programs also store their save plans in this file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SplitTensor(NamedTuple):
     """A tensor, and its division into parts."""
 
     dtype: str | None
-    """torch's name of the type; None if it is not a type."""
+    """torch's name for the type; None if the value is not a type."""
     shape: Numbers
     chunks: tuple[Chunk, ...]
 
@@ -53,14 +53,14 @@ class DcpMetadata:
     slices: tuple[Slice, ...]
     """In file order."""
     calls: tuple[Global, ...]
-    """Every class and function that loading it would look up, sorted."""
+    """Every class and function that loading the file would look up, sorted."""
 
 
 def read_dcp_metadata(data: bytes) -> DcpMetadata:
     """Parse a `.metadata`.
 
     Raises:
-        BrokenPickleError: It is incomplete, or not from torch.distributed.checkpoint.
+        BrokenPickleError: The file is incomplete, or not from torch.distributed.checkpoint.
     """
     machine = SliceMachine(data)
     with _without_collector():
@@ -83,7 +83,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Disable garbage collection in this block: it would take longer than the creation of a million small values."""
+    """Disable garbage collection in this block, because it would take longer than creating a million small values."""
     was_on = gc.isenabled()
     gc.disable()
     try:

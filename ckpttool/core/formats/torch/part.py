@@ -13,13 +13,13 @@ class FilePart:
     __slots__ = ("_begin", "_source", "stamp")
 
     def __init__(self, source: ByteSource, begin: int, end: int) -> None:
-        """Wrap the open file; if the file ends earlier, so does the part."""
+        """Wrap the open file; if the file ends before `end`, so does the part."""
         self._source, self._begin = source, begin
         size = max(0, min(end, source.stamp.size) - begin)
         self.stamp = replace(source.stamp, size=ByteCount(size))
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset` of the part; fewer than `length` only at its end."""
+        """Return the bytes from `offset` of the part; fewer than `length` only at the end of the part."""
         return self._source.read(self._begin + offset, max(0, min(length, self.stamp.size - offset)))
 
     def read_into(self, offset: int, buffer: memoryview) -> int:

@@ -2,8 +2,9 @@
 
 A pickle names functions and calls them while it is loaded. The names that `torch.save` writes are known, and so are the
 types of values in configs, trainer settings and random-number states. Everything else in Python's standard library is
-refused: it has too many ways to run a program to list them. For packages that a training environment normally has,
-functions are refused except those listed here, and classes are refused only if they are known to run something.
+refused: the library has too many ways to run a program to list them all. For packages that a training environment
+normally has, functions are refused except those listed here, and classes are refused only if they are known to run
+something.
 
 Source:
     `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), the output of pickling these
@@ -24,11 +25,11 @@ class Trust(Enum):
     """How much a name is trusted."""
 
     KNOWN = "known"
-    """It creates a tensor or a plain value."""
+    """The name creates a tensor or a plain value."""
     UNKNOWN = "unknown"
     """Probably a custom class, whose effect is unknown."""
     RUNS = "runs"
-    """It runs code, or gives access to code that does."""
+    """The name runs code, or gives access to code that does."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -150,8 +151,8 @@ _LIBRARIES = _names(
 """Packages with known functions, where class names use the words below as intended; elsewhere the words may mean
 anything."""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
-"""Names of functions, methods, and some classes. A name that `_HARMLESS` does not list is refused: in torch, numpy,
-yaml and fsspec alone, 46 functions evaluate or unpickle their arguments, or start a program."""
+"""Names of functions, methods, and some classes. A name that `_HARMLESS` does not list is refused: because in torch,
+numpy, yaml and fsspec alone, 46 functions evaluate or unpickle their arguments, or start a program."""
 _MATH = _names(
     """
     abs absolute acos add all allclose amax amin any arange arccos arcsin arctan argmax argmin array as_tensor asarray
@@ -185,13 +186,13 @@ _HARMLESS = re.compile(
     r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
     r"|pandas\.core\.indexes\.base\._new_Index"
 )
-"""Names that compute, or create a value from numbers; the contents of a refused module stay refused."""
+"""Names that compute, or that create a value from numbers; the contents of a refused module stay refused."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"
     r"|start_process(es)?)(_[a-z0-9_]*)?|Popen|[A-Za-z]*Subprocess[A-Za-z]*"
 )
-"""A part of a name that suggests reading a file as code, or running one. Modules that only re-export such a name also
+"""Parts of a name that suggest reading a file as code or running a file. Modules that only re-export such a name also
 match."""
 
 _MODULES = _names("builtins ctypes nt os pickle posix pty runpy subprocess sys")
@@ -212,7 +213,7 @@ def trust(module: str, name: str) -> Trust:
     """Classify a global of a pickle.
 
     Args:
-        module: As written in the pickle, of Python 2 or 3.
+        module: The module as written in the pickle, by Python 2 or 3.
         name: The name in the module; dotted for an attribute of an object there.
     """
     module, name = modern(module, name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class BrokenPickleError(Exception):
-    """It violates the rules of pickles, or ends too early."""
+    """The pickle violates the rules of pickles, or ends too early."""
 
 
 class Global(NamedTuple):
@@ -35,7 +35,7 @@ class Made:
         self.by = by
         self.args = args
         self.state: object = None
-        """The state that it would restore."""
+        """The state that the object would restore."""
         self.items: dict[object, object] = {}
         """The items that would be set by key."""
 
@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
 
     storage: Stored
     dtype: str | None
-    """torch's name of the type; None if the storage's class defines it."""
+    """torch's name for the type; None if the storage's class defines the type."""
     offset: int
     """Counted in elements."""
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h"
 
 
 def called(by: object, args: tuple[Any, ...]) -> object:
-    """Return the result of a call if it is obvious, else a record of the call."""
+    """Return the result of a call if it is obvious, otherwise a record of the call."""
     noted = Made(by, args)
     if not isinstance(by, Global):
         return noted
@@ -114,7 +114,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
 
 
 def _container(plain: Callable[[Any], object], values: object) -> object:
-    """Return a container of the values; an empty container if they are not a container."""
+    """Return the values in a container; an empty container if the values do not form a container."""
     if type(values) not in {dict, list, tuple}:
         values = ()
     if plain is dict and not isinstance(values, dict):
@@ -125,7 +125,7 @@ def _container(plain: Callable[[Any], object], values: object) -> object:
 def is_key(key: object) -> bool:
     """Return whether the object may be a dictionary key: hashing a deep or very large object could take hours.
 
-    The hash of a tuple is computed each time from all of its elements, even if they are the same object; and tuples
+    The hash of a tuple is computed each time from all elements, even if the elements are the same object; and tuples
     nested a million deep crash the interpreter.
     """
     if type(key) is tuple:

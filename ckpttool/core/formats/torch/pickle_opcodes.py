@@ -40,7 +40,7 @@ STOP, STACK_GLOBAL, MEMOIZE, FRAME, MARK, INST = b".\x93\x94\x95(i"
 FIXED = {**dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4)}
 FIXED |= dict.fromkeys(b"G\x95", 8)
 COUNTED = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"TBX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
-"""Bytes of the length before the data."""
+"""Number of bytes of the length that precedes the data."""
 SIGNED = frozenset(b"T\x8b")
 
 _GETS, _PUTS, _NUMBERS, _TEXTS = b"hj", b"qr", b"KMJ", b"X\x8c"
@@ -63,7 +63,7 @@ class StorageId:
     key: str
     """Name of the record in the folder `data`."""
     kind: str
-    """Last part of the storage's type; empty if it was not followed."""
+    """Last part of the storage's type; empty if the type was not followed."""
     numel: int
 
 
@@ -110,10 +110,10 @@ class Ahead:
         return StorageId(key=key.decode(), kind=name[1].rpartition(".")[2] if name else "", numel=numel)
 
     def made(self) -> None:
-        """Skip the opcodes that make an object, without arguments, of the class just pushed.
+        """Skip the opcodes that make an object of the class just pushed, without arguments.
 
         Raises:
-            OddError: It is something else.
+            OddError: The opcodes do something else.
         """
         self.put()
         self._expect(_EMPTY_TUPLE)
@@ -234,14 +234,14 @@ class PickleNames:
     runs: list[str] = field(default_factory=list)
     """Globals known to run code, or to give access to code that does."""
     hidden: bool = False
-    """Whether it also uses names that are computed while it is loaded."""
+    """Whether the pickle also uses names that are computed while it is loaded."""
     unknown: list[str] = field(default_factory=list)
     broken: str | None = None
     """Why the first pickle cannot be read to its end; names before that are known."""
     over_limit: bool = False
-    """The limit was exceeded; the names so far are known."""
+    """Whether the limit was exceeded; only the names up to that point are known."""
     storages: dict[str, StorageId] = field(default_factory=dict, compare=False)
-    """The storages of tensors by their keys, if they are written plainly."""
+    """The storages of tensors by key, if the keys are written plainly."""
 
     def take(self, verdict: Trust, name: str) -> None:
         """Record a name that is not known to be harmless."""

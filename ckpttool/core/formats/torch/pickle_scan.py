@@ -1,9 +1,10 @@
 """Globals that a pickle uses, read from its opcodes. Nothing is unpickled, and there is no stack.
 
-`pickletools` is not used: it makes a Python object of every argument, so one opcode could fill the memory.
+`pickletools` is not used, because it makes a Python object of every argument, so that one opcode could fill the memory.
 
 A name is in the opcode itself (GLOBAL, INST), or is the last two strings pushed (STACK_GLOBAL, since protocol 4), each
-written in full or taken from the memo. No pickler uses another way, so a name in any other form is hidden on purpose.
+written in full or taken from the memo. No pickler does this differently, so a name in any other form is hidden on
+purpose.
 
 A direct call of `getattr` with plain constants is only a dotted name, as newer protocols write it. To exclude any other
 call, such a pickle is read again, and every memo entry is checked.
@@ -70,7 +71,7 @@ class _EndError(Exception):
 
 
 class _AttributeError(Exception):
-    """It names `getattr`, so it must be read with care."""
+    """The pickle names `getattr`, so it must be read with care."""
 
 
 class _OverLimitError(Exception):
@@ -78,7 +79,7 @@ class _OverLimitError(Exception):
 
 
 class PickleReader:
-    """Reads the opcodes of one file's pickles. The limit applies to all of them together."""
+    """Reads the opcodes of one file's pickles. The limit applies to all pickles together."""
 
     __slots__ = (
         "_at", "_base", "_below", "_born", "_careful", "_data", "_end", "_fresh", "_is_new", "_memo", "_name",
@@ -133,7 +134,7 @@ class PickleReader:
         return self._names
 
     def _scan(self) -> None:
-        """Read one pickle to its STOP; twice if it names `getattr`."""
+        """Read one pickle to its STOP; read it twice if it names `getattr`."""
         begin = self._base + self._at
         try:
             self._pickle(careful=False)
@@ -182,7 +183,7 @@ class PickleReader:
         return False
 
     def _run(self, dull: re.Match[bytes]) -> None:
-        """Skip a run, and the string after it."""
+        """Skip a run of opcodes, and the string after the run."""
         begin, is_digit = dull.end(), False
         header = dull[dull.lastindex] if dull.lastindex else b""
         if begin - len(header) - bool(header) > self._at:
@@ -238,7 +239,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _counted(self, opcode: int) -> None:
-        """Skip data that are preceded by their length."""
+        """Skip data that their length precedes."""
         width = COUNTED[opcode]
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
@@ -369,7 +370,7 @@ class PickleReader:
             self._texts[place] = self._top
 
     def _remembered(self, place: int) -> bytes | None:
-        """Return a memoized string; None if it is something else, or unknown."""
+        """Return a memoized string; None if the value is unknown or not a string."""
         if self._is_new:
             return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
         return self._text(self._texts.get(place, _NO_TEXT))
@@ -378,7 +379,7 @@ class PickleReader:
         self._below, self._top = self._top, kind
 
     def _text(self, pushed: int) -> bytes | None:
-        """Return a pushed string; None if there was none, or one too long for a name."""
+        """Return a pushed string; None if there was none, or the string is too long for a name."""
         if pushed == _NO_TEXT:
             return None
         return self._source.read(pushed >> _LENGTH_BITS, pushed & _LENGTH_MASK)

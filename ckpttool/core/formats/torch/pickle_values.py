@@ -22,12 +22,12 @@ MOST_OPCODES = 2_000_000
 _MOST_INT_BYTES = 64
 """Maximum bytes of an integer; a counter needs eight."""
 _MOST_LINE = 4096
-"""Maximum characters of an argument that ends with its line, which only protocol 0 has."""
+"""Maximum characters of an argument that ends at the end of the line, a form that only protocol 0 has."""
 MOST_COPIED = 64 << 20
 """Maximum number of characters and elements that calls copy: a few bytes can copy the same long list a thousand
 times."""
 _MOST_TUPLE_KEYS = 10_000
-"""Maximum number of tuple keys in all dictionaries: an attacker can make any number of tuples with one hash."""
+"""Maximum number of tuple keys in all dictionaries: an attacker can make any number of tuples with the same hash."""
 
 
 def read_values(data: bytes, *, trailing: int = 0) -> object:
@@ -35,10 +35,10 @@ def read_values(data: bytes, *, trailing: int = 0) -> object:
 
     Args:
         data: Bytes that begin with the pickle, or with earlier pickles.
-        trailing: Number of pickles before it.
+        trailing: Number of pickles before that pickle.
 
     Raises:
-        BrokenPickleError: It is not a pickle, ends early, or is implausibly large.
+        BrokenPickleError: The bytes are not a pickle, end early, or are implausibly large.
     """
     machine = Machine(data)
     for _ in range(trailing):
@@ -52,7 +52,7 @@ class Machine:
     __slots__ = ("_copied", "_left", "_marks", "_memo", "_most", "_stack", "_tuple_keys", "at", "data")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
-    """Opcode -> its method."""
+    """Opcode -> the method that executes it."""
 
     def __init__(self, data: bytes, *, most: int | None = None) -> None:
         """Start with the bytes, which begin with a pickle, and the maximum number of opcodes."""
@@ -68,7 +68,7 @@ class Machine:
         """Execute the opcodes to the next STOP, and return the top of the stack.
 
         Raises:
-            BrokenPickleError: The pickle ends before it, or is too long.
+            BrokenPickleError: The pickle ends before a STOP, or is too long.
         """
         self._stack, self._marks, self._memo = [], [], {}
         try:
@@ -103,7 +103,7 @@ class Machine:
         return int.from_bytes(self.take(width), "little", signed=signed)
 
     def counted(self, width: int) -> bytes:
-        """Return the bytes whose number precedes them."""
+        """Return the bytes that follow their own count."""
         return self.take(self.number(width))
 
     def line(self, codec: str = "utf-8") -> str:

@@ -1,7 +1,8 @@
 """Values in a torch file other than its tensors: counters, sizes and names, as plain values. Nothing is unpickled.
 
 Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None are unchanged; sets become lists. An object of a
-class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for them.
+class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for
+these.
 
 Source:
     `torch/serialization.py` of torch 2.13: an archive begins with `data.pkl`; a legacy file is a sequence of pickles: a
@@ -22,11 +23,11 @@ from ckpttool.core.storage.base import ByteSource
 MOST_PLAIN_BYTES = 32 << 20
 """Maximum size of a pickle; with 100,000 tensors it has 15 MB."""
 _FIRST_BYTES = 64 << 10
-"""Bytes that are read first: most pickles are smaller, and gigabytes of numbers may follow."""
+"""Number of bytes read first, because most pickles are smaller, and gigabytes of numbers may follow."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BEFORE_LEGACY = 3
-"""Number of pickles in a legacy file before the one with the saved object."""
+"""Number of pickles in a legacy file before the pickle with the saved object."""
 _LOCAL_HEAD = 30
 """Bytes of a zip's local header before the record's name."""
 
@@ -37,10 +38,10 @@ def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> 
     Args:
         source: The open file.
         begin: First byte of the part.
-        end: First byte after the part; None: the end of the file.
+        end: First byte after the part; None for the end of the file.
 
     Raises:
-        BrokenPickleError: There is no complete pickle, or it is implausibly large.
+        BrokenPickleError: There is no complete pickle, or the pickle is implausibly large.
         OSError: The disk did not answer.
     """
     part = FilePart(source, begin, source.stamp.size if end is None else end)
@@ -68,7 +69,7 @@ def _legacy_or_plain(data: bytes) -> object:
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
-    """Read as much as needed, because only the pickle itself shows its end."""
+    """Read as much as needed, because only the pickle itself shows where it ends."""
     length = _FIRST_BYTES
     while True:
         data = source.read(0, length)

@@ -1,4 +1,4 @@
-"""torch's formats: a zip archive since 1.6, a pickle before. Pickles are read by opcode, never unpickled."""
+"""torch's formats: a zip archive since 1.6, and before that a pickle. Pickles are read by opcode, never unpickled."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class TorchPickle:
 
 
 def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
-    """Refuse a file that, read as a pickle, would run code; None if it would not.
+    """Refuse a file that would run code if it were read as a pickle; None if it would not.
 
     Args:
         source: The open file.
-        head: Its first bytes, which were read already.
-        hidden: Whether to also refuse a computed name; not for files that may not be pickles.
+        head: The first bytes, which have already been read.
+        hidden: Whether to also refuse a computed name; do not set this for files that may not be pickles.
     """
     from ckpttool.core.formats.torch.pickle_scan import MOST_PICKLES, PickleReader  # saves other starts a millisecond
 
@@ -112,7 +112,7 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
 
     Args:
         source: The open file.
-        records: All of its uncompressed records; empty if its directory is inconsistent.
+        records: All uncompressed records of the archive; empty if the directory is inconsistent.
 
     Returns:
         The findings, without a path, and the number of bytes read.

@@ -1,4 +1,4 @@
-"""A pickle machine for the record of torch.distributed.checkpoint: it skips the opcodes common to every slice.
+"""A pickle machine for the record of torch.distributed.checkpoint, which skips the opcodes common to every slice.
 
 The record of a large model has half a million slices, so the opcodes of each slice are skipped together if they are
 exactly those that torch writes; the rest is executed opcode by opcode.
@@ -39,18 +39,18 @@ Numbers: TypeAlias = "tuple[int, ...]"
 
 
 class Slice(NamedTuple):
-    """A unit written by one writer: a tensor, a part of one, or another value."""
+    """A unit written by one writer: a tensor, a part of a tensor, or another value."""
 
     name: str
     """Name of the complete tensor or value: `model.layers.0.weight`."""
     path: str
-    """The file according to the record: untrusted, relative to the record's folder."""
+    """The file according to the record, untrusted and relative to the record's folder."""
     offset: int
     """First byte in the file."""
     length: int
     """Size in bytes, including everything around the numbers."""
     is_changed: bool
-    """Whether it was transformed (compressed, encrypted), so that it differs from torch's output."""
+    """Whether the slice was transformed (compressed, encrypted), so that it differs from torch's output."""
 
 
 class Chunk(NamedTuple):
@@ -64,7 +64,7 @@ def numbers_in(value: object) -> Numbers:
     """Return a size or a position.
 
     Raises:
-        BrokenPickleError: It is not a sequence of numbers.
+        BrokenPickleError: The value is not a sequence of numbers.
     """
     if not isinstance(value, tuple) or any(type(item) is not int or item < 0 for item in value):
         raise BrokenPickleError("a size or an offset in it is not a number")
@@ -129,7 +129,7 @@ class SliceMachine(Machine):
         self._numbered.append(self._stack[-1])
 
     def recalled(self, width: int) -> None:
-        """Push the memo entry whose number has this width; if that begins another slice, skip it."""
+        """Push the memo entry whose number has this width; if the entry begins another slice, skip the slice."""
         at = self.at
         value = self._numbered[self.data[at] if width == 1 else int.from_bytes(self.data[at : at + width], "little")]
         self.at = at + width
@@ -188,7 +188,7 @@ class SliceMachine(Machine):
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
-        """Return whether the memo entries are as expected; entries of the previous call are not checked again."""
+        """Return whether the memo entries are as expected; entries that the previous call checked are skipped."""
         if self._known[kind] != recalls:
             if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False
@@ -196,7 +196,7 @@ class SliceMachine(Machine):
         return True
 
     def _size(self, number_bytes: bytes | None, recall: bytes | None) -> Numbers:
-        """Return a size, and memoize it at its first occurrence."""
+        """Return a size, and memoize the size at its first occurrence."""
         if number_bytes is None:
             return numbers_in(self._at(recall or b""))
         numbers = self._sizes.get(number_bytes)
@@ -220,7 +220,7 @@ class SliceMachine(Machine):
         return decoded
 
     def _chunk_again(self, begin: int) -> bool:
-        """Skip all consecutive parts, and push them."""
+        """Skip all consecutive parts, and push the parts."""
         data, numbered, match = self.data, self._numbered, _CHUNK_AGAIN.match
         matched = match(data, begin)
         passed = False
@@ -257,7 +257,7 @@ class SliceMachine(Machine):
         return True
 
     def _slice_again(self, begin: int) -> bool:
-        """Skip all consecutive slices, and store them."""
+        """Skip all consecutive slices, and store the slices."""
         data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
         matched = match(data, begin)
         passed = False

@@ -1,4 +1,4 @@
-"""TorchScript's source in an archive of `torch.jit.save`: inflated piece by piece, and discarded.
+"""TorchScript's source in an archive of `torch.jit.save`, which is inflated piece by piece and discarded.
 
 Source: `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it deflates the records of `code/`, texts of a
     few kilobytes each, and no others.
@@ -25,7 +25,7 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
 
     Args:
         source: The open file.
-        records: Its deflated records.
+        records: The deflated records of the archive.
 
     Returns:
         The finding about the first damaged record, without a path, and the number of bytes read.

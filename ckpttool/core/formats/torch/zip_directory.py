@@ -1,7 +1,7 @@
 """The directory of a zip archive by `torch.save`: the location of each record, checked against the headers.
 
-`zipfile` is not used: it reads no local headers, inflates all data, and takes four times as long. Nothing here is
-inflated, extracted or unpickled.
+`zipfile` is not used, because it reads no local headers, inflates all data, and takes four times as long. Nothing here
+is inflated, extracted or unpickled.
 
 Source:
     APPNOTE.TXT 6.3.10 of PKWARE, and files written by torch 2.13: all records are stored; flags are 0x0808, with CRC32
@@ -28,7 +28,8 @@ from ckpttool.core.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.core.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
-"""Maximum size, because it is in memory: about 200,000 records, a hundred times those of large models."""
+"""Maximum size, because the directory is in memory: about 200,000 records, a hundred times as many as large models
+have."""
 
 # Versions, time and date are skipped: they are compared as bytes.
 _unpack_central = Struct("<L4x2H4x3L4H2xLL").unpack_from
@@ -53,11 +54,11 @@ class ZipEntry:
 
     name: str
     crc32: int
-    """The recorded value; also 0 if the writer computed no CRC32."""
+    """The recorded value; 0 also if the writer computed no CRC32."""
     begin: int
-    """First byte of its data in the file."""
+    """First byte of the record's data in the file."""
     end: int
-    """First byte after its data."""
+    """First byte after the record's data."""
 
     def as_entry(self) -> TensorEntry:
         """Return the record as a byte range, for the pass that computes its CRC32."""
@@ -71,14 +72,14 @@ class Deflated:
     """A compressed record of TorchScript's source."""
 
     record: ZipEntry
-    """Its CRC32 is that of the decompressed data."""
+    """The record, whose CRC32 covers the decompressed data."""
     size: int
     """Recorded size of the decompressed data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipDirectory:
-    """All records of an archive, and every inconsistency of its headers."""
+    """All records of an archive, and every inconsistency in the headers."""
 
     entries: tuple[ZipEntry, ...]
     """In file order, with disjoint data; empty if a finding is worse than suspect."""
@@ -86,7 +87,7 @@ class ZipDirectory:
     """Findings without a path, which the caller adds."""
     bytes_read: int
     deflated: tuple[Deflated, ...] = ()
-    """Deflated records of an archive by `torch.jit.save`; they are not among the entries."""
+    """Deflated records of an archive by `torch.jit.save`; these are not among the entries."""
 
     @property
     def verifiable(self) -> bool:
@@ -98,14 +99,14 @@ class _Record(NamedTuple):
     """One entry of the central directory; a tuple, because there can be 100,000."""
 
     offset: int
-    """Offset of its local header."""
+    """Offset of the record's local header."""
     name: bytes
     crc32: int
     packed: int
     """Bytes in the file; fewer than `size` if the record is compressed."""
     size: int
     least_end: int
-    """The earliest end of its data: if the local header has no extra field."""
+    """The earliest end of the record's data, which applies if the local header has no extra field."""
     flags: int
     is_deflated: bool
     head: bytes
@@ -121,7 +122,7 @@ class _BadZipError(Exception):
 
 
 def read_zip_directory(source: ByteSource) -> ZipDirectory:
-    """Read the directory and all local headers of an archive, and no data.
+    """Read the directory and all local headers of an archive, but no data.
 
     Content never causes an exception: damage and refusals are returned as findings.
 
@@ -207,7 +208,7 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
 
 
 def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
-    """Parse the record at `at` of the directory, which begins at `begin`; return it and the next position."""
+    """Parse the record at `at` in the directory, which begins at `begin`; return the record and the next position."""
     if len(data) - at < _CENTRAL_BYTES:
         raise _damaged(
             Code.HEADER_INVALID, f"At byte {begin + at} there are {len(data) - at} bytes, but a record has at least 46."
@@ -271,7 +272,7 @@ def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
 
 
 def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding]:
-    """Find records that overlap each other or the directory: one way to build a small file that expands."""
+    """Find records that overlap each other or the directory: overlap is one way to build a small file that expands."""
     for record, after in pairwise(records):
         if record.least_end > after.offset:
             yield _refused(
@@ -346,7 +347,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
 
 
 def _decoded(name: bytes) -> str:
-    """Decode a name as torch does; its bytes have been compared before."""
+    """Decode a name as torch does; its bytes have already been compared."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

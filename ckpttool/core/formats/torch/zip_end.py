@@ -29,7 +29,7 @@ class DirectoryPlace:
 
     begin: int = 0
     end: int = 0
-    """First byte after it."""
+    """First byte after the directory."""
     records: int = 0
     """Number of records according to the end of the archive."""
     findings: tuple[Finding, ...] = ()
@@ -81,7 +81,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
 def _wide_place(
     source: _Readable, locator: bytes, locator_at: int, narrow: DirectoryPlace
 ) -> tuple[DirectoryPlace, int]:
-    """Read the 64-bit end; return the location in it and its own offset. A location whose end is 0 is invalid."""
+    """Read the 64-bit end; return the directory's location and the end's offset. A location with end 0 is invalid."""
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:

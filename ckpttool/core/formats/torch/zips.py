@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.contents import Value
 
 MOST_SLICES = 1_000_000
-"""Maximum number of slices per file; those of a large model have a few thousand."""
+"""Maximum number of slices per file; the files of a large model have a few thousand."""
 
 
 def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
@@ -37,10 +37,10 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
 
     Args:
         source: The open file.
-        thoroughly: False: read only the last archive, which shows whether the file was truncated.
+        thoroughly: If False, read only the last archive, which shows whether the file was truncated.
 
     Returns:
-        Their records, each with the position of its slice in its name, and every inconsistency.
+        The records of the archives, each with the position of its slice in its name, and every inconsistency.
 
     Raises:
         OSError: The disk did not answer.
@@ -100,7 +100,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def slice_of(name: str) -> int | None:
-    """Return the start of the slice in a record's name; None if the name has none."""
+    """Return the start of the slice from a record's name; None if the name has no start."""
     at = name.rpartition(_AT)[2]
     return int(at) if _AT in name and at.isdecimal() else None
 
@@ -118,7 +118,7 @@ def _placed(finding: Finding, begin: int) -> Finding:
 
 
 def archives_of(source: ByteSource) -> list[tuple[int, int]]:
-    """Return the byte ranges of a file's archives, in order; if one is inconsistent, only those after it.
+    """Return the byte ranges of a file's archives, in order; if an archive is inconsistent, only those after it.
 
     Raises:
         OSError: The disk did not answer.

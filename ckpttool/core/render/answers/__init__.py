@@ -27,9 +27,9 @@ class Texts(Protocol):
 
 
 def texts_of(answer: Answered | type[Answered]) -> Texts:
-    """Import the module of an answer, by its noun, so that a command need not wait for the others.
+    """Import the module of an answer, by its noun, so that a command need not wait for other modules.
 
-    A module of the core has the noun as its name; a feature names its own module.
+    A module of the core is named after the noun; a feature names its own module.
     """
     core_module = f"{__name__}.{answer.NOUN.replace('-', '_')}"
     try:

@@ -1,4 +1,4 @@
-"""Ways to avoid a spike, and to continue after a stop: each trainer's settings, and their cost."""
+"""Ways to avoid a spike and to continue after a stop, with each trainer's settings and the cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of the demo tree, and commands to try on it."""
+"""The folder of the demo tree, and commands to try on the tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: Demo) -> Document:
-    """`ckpttool/demo/1`."""
+    """Return the document `ckpttool/demo/1`."""
     return {
         "schema": "ckpttool/demo/1",
         "folder": answer.folder,
@@ -41,7 +41,7 @@ def table(answer: Demo) -> RenderableType:
 
 
 def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
-    """Return the commands to try, each with the question that it answers."""
+    """Return the commands to try, each with the question that the command answers."""
     return (
         (f"cd {quote(answer.folder)}", "Go there:"),
         ("ckpttool scan", "What is there?"),

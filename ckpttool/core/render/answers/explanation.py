@@ -1,4 +1,4 @@
-"""The meaning of each finding and exit code: as text for an engineer on call, as JSON for programs."""
+"""The meaning of each finding and exit code, as text for an engineer on call and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ def _entry(row: Row, indent: int, width: int) -> Iterator[str]:
 
 
 def one_document(row: Row, names: Mapping[str, str], *, first: str) -> Document:
-    """`ckpttool/explanation/1`: one code.
+    """Return `ckpttool/explanation/1`, one code.
 
     Args:
         row: The row of the code.
-        names: JSON's name of each trainer, by its title.
+        names: JSON's name for each trainer, by title.
         first: The trainer that also has a separate field, which is older than the field for all trainers.
     """
     return {"schema": "ckpttool/explanation/1", **_document(row, names, first)}
 
 
 def list_document(names: Mapping[str, str], *, first: str) -> Document:
-    """`ckpttool/explanations/1`: every code."""
+    """Return `ckpttool/explanations/1`, every code."""
     return {
         "schema": "ckpttool/explanations/1",
         "explanations": [_document(row, names, first) for row in in_groups()],
@@ -141,7 +141,7 @@ def verdict_text(verdict: guide.Verdict, *, width: int = WIDTH) -> str:
 
 
 def verdict_document(verdict: guide.Verdict) -> Document:
-    """`ckpttool/verdict/1`: one verdict."""
+    """Return `ckpttool/verdict/1`, one verdict."""
     return {
         "schema": "ckpttool/verdict/1",
         "verdict": verdict.word,
@@ -169,7 +169,7 @@ def exit_text(code: ExitCode, commands: Mapping[str, str], *, width: int = WIDTH
 
 
 def exit_document(code: ExitCode, commands: Mapping[str, str]) -> Document:
-    """`ckpttool/exit/1`: one exit code."""
+    """Return `ckpttool/exit/1`, one exit code."""
     meaning, remedy = _exit(code)
     return {
         "schema": "ckpttool/exit/1",
@@ -186,7 +186,7 @@ def _words(code: ExitCode) -> str:
 
 
 def _exit(code: ExitCode) -> tuple[str, str]:
-    """Return the manual's text on an exit code: its meaning, and the remedy."""
+    """Return the manual's text on an exit code: the code's meaning and the remedy."""
     page = str(guide.page("exits"))
     meanings = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
     to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: Forecast) -> Document:
-    """`ckpttool/forecast/1`: the amount that `verify` would read, oldest checkpoint first."""
+    """Return `ckpttool/forecast/1`, the amount that `verify` would read, oldest checkpoint first."""
     return {
         "schema": "ckpttool/forecast/1",
         "root": answer.inventory.root,

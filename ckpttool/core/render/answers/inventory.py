@@ -25,7 +25,7 @@ SAVED = "SAVED (UTC)"
 
 
 def document(answer: Listing) -> Document:
-    """`ckpttool/inventory/1`: the answer of `scan`."""
+    """Return `ckpttool/inventory/1`, the answer of `scan`."""
     inventory = answer.inventory
     return {
         "schema": "ckpttool/inventory/1",
@@ -205,7 +205,7 @@ class _Column(NamedTuple):
 _NOT_TOLD = "?"
 
 _NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
-"""Facts that only some trainers save; hidden if no save has them."""
+"""Facts that only some trainers save; a column is hidden if no save has its fact."""
 
 
 def _tells(column: _Column) -> bool:
@@ -217,7 +217,7 @@ _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    """Return the checkpoint's name, with its other names, and a remark if it has only weights."""
+    """Return the checkpoint's name, with the checkpoint's other names, and a remark if it has only weights."""
     also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
     also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
     return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def document(answer: Launch | Fragment | Preflight) -> Document:
-    """`ckpttool/launch/1`; if nothing was written, `ckpttool/plan/1` and the reasons."""
+    """Return `ckpttool/launch/1`; if nothing was written, `ckpttool/plan/1` and the reasons."""
     if isinstance(answer, Fragment):
         return _fragment_document(answer)
     return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show the written config, or the reasons; without a checkpoint to resume from, those for each checkpoint."""
+    """Show the written config, or the reasons; if there is no checkpoint to resume from, those for each checkpoint."""
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):

@@ -1,4 +1,4 @@
-"""The answer of `resolve`: the checkpoint to load, the steps to redo, and the reasons against newer ones."""
+"""The answer of `resolve`: the checkpoint to load, the steps to redo, and the reasons against newer checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_REASONS = 3
 
 
 def document(answer: Resolution) -> Document:
-    """`ckpttool/plan/1`: the answer of `resolve`."""
+    """Return `ckpttool/plan/1`, the answer of `resolve`."""
     return plan_document(answer.decision, answer.simulation)
 
 
@@ -132,7 +132,7 @@ def _resume(plan: ResumePlan) -> Document:
 
 
 def lost_time_document(point: ResumePoint) -> dict[str, Document]:
-    """Return the duration of the lost steps, in whole seconds: 0 if none are lost."""
+    """Return the duration of the lost steps, in whole seconds; 0 if no steps are lost."""
     took = point.lost_time
     if took is None:
         is_none = not point.lost_steps and not point.may_lose_more
@@ -158,14 +158,14 @@ def plan_table(
     view: View = USUAL,
     now: float | None = None,
 ) -> RenderableType:
-    """Show a decision: the checkpoint to load, the steps to redo, and the reasons against newer ones.
+    """Show a decision: the checkpoint to load, the steps to redo, and the reasons against newer checkpoints.
 
     Args:
         answer: The decision.
         simulation: The trainer's own choice.
-        code: Exit code of the command: the headline is green only if it is 0.
+        code: Exit code of the command; the headline is green only if the code is 0.
         view: How much to show.
-        now: Seconds since 1970, for the age of the chosen checkpoint; None: its age is not shown.
+        now: Seconds since 1970, for the age of the chosen checkpoint; None if the age is not shown.
     """
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
@@ -192,12 +192,12 @@ def plan_table(
 
 
 def besides(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that no rejection shows as its remedy."""
+    """Return the findings that are not shown as the remedy of a rejection."""
     return [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]
 
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
-    """Return one line: there is nothing to resume from, or it is unknown whether there is."""
+    """Return one line that says that there is nothing to resume from, or that this is unknown."""
     root = shown(answer.root)
     if seen_in_part(answer.findings):
         return f"This machine alone does not show which checkpoint in {root} to resume from"
@@ -212,7 +212,7 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
 
 
 def _unknown(reasons: Sequence[Finding], root: str) -> str:
-    """Return one line: why the checkpoint to resume from is unknown."""
+    """Return one line that says why the checkpoint to resume from is unknown."""
     codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
     if withheld(reasons):
         return f"Checkpoints in {root} that may be intact could not be read: which one to resume from is unknown"
@@ -231,7 +231,7 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
 
 
 def remedies_of(answer: NoResumePoint, view: View) -> list[str]:
-    """Return remedies if there is nothing to resume from, one sentence each."""
+    """Return the remedies for when there is nothing to resume from, one sentence each."""
     restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
     sentences = [f"{summary_of([restore], view=view)}: {restore.remedy}" for restore in restores]
     if answer.where_else:
@@ -294,7 +294,7 @@ def intact_on(plan: ResumePlan) -> str:
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
-    """Return whether every setting is in the trainer's config: then the names of the keys suffice."""
+    """Return whether every setting is in the trainer's config, so that the names of the keys suffice."""
     return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
 
 
@@ -379,11 +379,11 @@ def about(point: ResumePoint) -> str:
 
 
 def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
-    """Show the newest rejected checkpoints, each with its most severe reasons; or all of them with all reasons.
+    """Show the newest rejected checkpoints, each with its most severe reasons, or all of them with all reasons.
 
     Args:
-        title: Their heading.
-        rejected: Newest first.
+        title: The heading.
+        rejected: The rejected checkpoints, newest first.
         view: The amount to show.
     """
     if not rejected:

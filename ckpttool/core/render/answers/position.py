@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def data_document(plan: ResumePlan) -> Document:
-    """Return the data position if batches are counted; None if only the data loader's states have it."""
+    """Return the data position if batches are counted; None if only the data loader's states have the position."""
     skip = skip_of(plan.data)
     if skip is None:
         return None
@@ -135,7 +135,7 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Return the number of samples repeated because only whole batches and sinks can be skipped; None: no samples."""
+    """Return the number of samples repeated because only whole batches and sinks can be skipped; None if none are."""
     if skip.repeated_samples is None:
         return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None

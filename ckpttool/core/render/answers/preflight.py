@@ -24,7 +24,7 @@ MOST_REASONS = 6
 """Maximum kinds of reasons on one screen; every other format has all."""
 
 MOST_NOTES = 4
-"""Maximum kinds of notes on one screen, shown only without more severe findings."""
+"""Maximum kinds of notes on one screen, shown only if there are no more severe findings."""
 
 _WORDS = {
     Outcome.PASSED: ("ok", "green"),
@@ -36,7 +36,7 @@ _WORDS = {
 
 
 def document(answer: Preflight | Lint) -> Document:
-    """`ckpttool/preflight/1` or `ckpttool/lint/1`."""
+    """Return `ckpttool/preflight/1` or `ckpttool/lint/1`."""
     return _preflight(answer) if isinstance(answer, Preflight) else _lint(answer)
 
 
@@ -153,7 +153,7 @@ def word(check: Check) -> tuple[str, str]:
 
 
 def _row_text(check: Check, codes: Collection[Row]) -> str:
-    """Return a check's summary, or a reference to its reason: a start's finding begins with it.
+    """Return a check's summary, or a reference to its reason, because a start's finding begins with the summary.
 
     Args:
         check: The check of the row.
@@ -212,7 +212,7 @@ def verdict(answer: Preflight | Lint) -> str:
 
 
 def ranks_of(answer: Preflight | Lint) -> int | None:
-    """Return the number of ranks of the training run; None if that is unknown."""
+    """Return the number of ranks of the training run; None if unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size
@@ -228,7 +228,7 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 
 
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
-    """Group reasons of the same code in the same file, most severe first: 500 lost shards take one line."""
+    """Group reasons of the same code in the same file, most severe first: so that 500 lost shards take one line."""
     groups: dict[tuple[Row, str | None], list[Reason]] = {}
     for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None

@@ -47,7 +47,7 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
     """Describe the health of the chosen checkpoint, with its source.
 
     Args:
-        checkpoint: As judged by the logs, if these were used.
+        checkpoint: The checkpoint, as judged by the logs if logs were used.
         recorded: The training's own record.
         torn: Whether part of the record cannot be read.
     """
@@ -61,7 +61,7 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
 
 
 def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
-    """Count the problems of a config, and those that its own comments allow."""
+    """Count the problems of a config, and the problems that the config's own comments allow."""
     listed = tuple(findings)
     problems = len(blocking(listed))
     notes = len(listed) - problems
@@ -81,7 +81,7 @@ def launch_summary(
         config: The config of the run.
         changes: Number of settings that the launch changes.
         trainer: The trainer's display name.
-        trainers_skip: The skip in the trainer's own setting; None if it has no such setting.
+        trainers_skip: The skip in the trainer's own setting; None if the trainer has no such setting.
     """
     skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]

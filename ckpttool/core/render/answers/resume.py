@@ -93,7 +93,7 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Encode each call once, with all of its keywords; with an ellipsis if all of its settings show other arguments."""
+    """Encode each call once, with all its keywords, and with an ellipsis if all its settings show other arguments."""
     calls: dict[str, list[re.Match[str]]] = {}
     values = {}
     for setting in settings:
@@ -121,10 +121,10 @@ def _yaml_lines(settings: Iterable[TrainerSetting]) -> list[str]:
 
 
 def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
-    """Return the settings to paste into the training's config; everything else is a comment.
+    """Return the settings to paste into the training config; everything else is a comment.
 
     Args:
-        plan: The plan, with the path as the training sees it.
+        plan: The plan, with the path as the training run sees it.
         remarks: Further comments, one line each.
 
     Raises:
@@ -150,7 +150,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
 
 
 class _Section(dict[str, "str | _Section"]):
-    """Keys of a config, each with its value as YAML, or with its section."""
+    """Keys of a config, each with a value as YAML or with a section."""
 
     def within(self, name: str) -> _Section:
         subsection = self.setdefault(name, _Section())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: Sealed) -> Document:
-    """`ckpttool/seals/1`: the answer of `seal`, oldest checkpoint first."""
+    """Return `ckpttool/seals/1`, the answer of `seal`, oldest checkpoint first."""
     return {"schema": "ckpttool/seals/1", "checkpoints": [*map(of_one, reversed(answer.sealings))]}
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: SkipAnswer) -> Document:
-    """`ckpttool/skip/1`: the answer of `scale-skip`."""
+    """Return `ckpttool/skip/1`, the answer of `scale-skip`."""
     skip = answer.skip
     return {
         "schema": "ckpttool/skip/1",

@@ -1,4 +1,4 @@
-"""Checksums over every byte of a shard, or a part, read once: the file's own, its zip records', the manifest's."""
+"""Checksums over every byte of a shard or a part, read once: those of the file, its zip records and the manifest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ckpttool.core.verify.kernels.passes import PassResult, Wants
 from ckpttool.core.verify.observation import Observation
 
 MOST_ENTRIES = 100_000
-"""Maximum number of tensors or zip records: ten times those of large shards, or 100 MB of memory."""
+"""Maximum number of tensors or zip records: ten times as many as in large shards, or 100 MB of memory."""
 
 MOST_TENSORS = 4
 """Maximum number of tensors named in a message; a 64 MiB chunk of small tensors has thousands."""
 
 
 def too_many(observed: Observation) -> Finding | None:
-    """Refuse a file that consists only of headers: counting its entries takes too much memory."""
+    """Refuse a file that consists only of headers, because counting its entries takes too much memory."""
     wants, entries = _wants(observed), _entries(observed)
     if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
         return None
@@ -44,7 +44,7 @@ def too_many(observed: Observation) -> Finding | None:
 def read_content(observed: Observation, source: ByteSource, passed: Callable[[int], None] | None = None) -> PassResult:
     """Read the task's bytes.
 
-    They are read even without a checksum, because only reading finds a sector that the disk cannot return.
+    The bytes are read even if there is no checksum, because only reading finds a sector that the disk cannot return.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -81,10 +81,10 @@ def _wants(observed: Observation) -> Wants:
 
 
 def sealed_tensors(observed: Observation) -> TensorDigests | None:
-    """Return the manifest's digests of a file's tensors; None if its checksums do not prove them.
+    """Return the manifest's digests of a file's tensors; None if the manifest's checksums do not prove the tensors.
 
-    They need not be computed again: if every chunk matches the seal, so does each tensor. For a file that does not
-    match, the digests are unknown, because the manifest reports the damage.
+    The digests need not be computed again, because each tensor matches the seal if every chunk does. For a file that
+    does not match, the digests are unknown, because the manifest reports the damage.
     """
     task, seal, stamp = observed.task, observed.task.seal, observed.report.stamp
     if seal is None or stamp is None or not task.digests or observed.header is None:
@@ -101,8 +101,8 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
         content: The results for all bytes of the file.
 
     Returns:
-        Whether there was at least one checksum and all agreed, and the findings about disagreements; without checksums,
-        a note.
+        Whether there was at least one checksum and all agreed, and the findings about disagreements; if there are no
+        checksums, a note.
 
     Raises:
         ValueError: A tensor was not read completely.

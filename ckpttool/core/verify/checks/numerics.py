@@ -18,10 +18,10 @@ from ckpttool.core.verify.checks.structure import capped
 from ckpttool.core.verify.kernels.passes import PassResult
 
 Kind = tuple[str, str, int]
-"""Name, type and elements of a tensor: equal on every rank with the same slice."""
+"""Name, type and number of elements of a tensor, which are equal on every rank with the same slice."""
 
 Oddity = tuple[int, int, bool]
-"""Numbers of NaNs and infinities, and whether there are only denormals; nearly all tensors have none of them."""
+"""Numbers of NaNs and infinities, and whether there are only denormals; for nearly all tensors, 0, 0 and False."""
 
 _MOST_SHARED = 10_000
 """Maximum number of tensors of a shard whose kinds share memory with other shards, because files set the number."""
@@ -37,10 +37,10 @@ as large.
 
 
 _BEST_SCORE = re.compile(r"callbacks\..*\.(?:best_k_models\..*|best_model_score|best_score|current_score|kth_value)")
-"""Scores that begin at infinity and stay there without monitoring: not part of the model."""
+"""Scores that begin at infinity and stay there if nothing is monitored; they are not part of the model."""
 
 _PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(part [0-9]+ of [0-9]+\))?")
-"""Flat buckets of a distributed optimizer: the padding between parameters is uninitialised memory."""
+"""Flat buckets of a distributed optimizer, in which the padding between parameters is uninitialised memory."""
 
 
 class StatColumns(Sequence[TensorStat]):
@@ -51,7 +51,7 @@ class StatColumns(Sequence[TensorStat]):
     def __init__(
         self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], oddities: Mapping[int, Oddity]
     ) -> None:
-        """Store one column per field; `oddities` by the tensor's position, only for unusual tensors."""
+        """Store one column per field; `oddities` has only unusual tensors, by position."""
         kinds_list = tuple(kinds)
         self._kinds = _shared(kinds_list) if len(kinds_list) <= _MOST_SHARED else kinds_list
         narrow = array("f", absmax)
@@ -106,7 +106,7 @@ class StatColumns(Sequence[TensorStat]):
         """Yield the tensors whose norm became zero or changed by more than a factor, with their earlier values.
 
         Returns:
-            None if the two do not have the same tensors in the same order.
+            None if the two shards do not have the same tensors in the same order.
         """
         if self._kinds is not before._kinds and self._kinds != before._kinds:
             return None
@@ -147,7 +147,7 @@ def stats_of(content: PassResult) -> StatColumns:
 
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
-    """Report NaN and infinity, from which no training run can continue."""
+    """Report NaN and infinity, because no training run can continue from such values."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
     return capped(_nonfinite(path, stat) for stat in sick if not _BEST_SCORE.fullmatch(stat.name))
 

@@ -28,7 +28,8 @@ _VALUES: dict[str, frozenset[str]] = {
     "format": frozenset({"ms", "pt", "np", "tf"}),
     "remove_redundancy": frozenset({"True", "False"}),
 }
-"""The keys that MindSpore writes, and the values that it and others write; a key without values here accepts any value.
+"""The keys that MindSpore writes, and the values that MindSpore and other writers use; a key with no values here
+accepts any value.
 
 Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
 """
@@ -36,7 +37,7 @@ Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
 MOST = 16
 """Maximum findings of one kind per shard, so that a bad shard neither hides the others nor fills the memory.
 
-A broken model of a thousand tensors on a thousand ranks has a million.
+A broken model of a thousand tensors on a thousand ranks has a million findings.
 """
 
 _PICKLE = unknown(
@@ -86,7 +87,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
 
 
 def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
-    """Read the zip directory of a torch file, or of all archives in it."""
+    """Read the zip directory of a torch file, or of all archives in the file."""
     if worst(header.findings) >= Severity.DAMAGE:
         return None
     if header.format is FormatName.TORCH_ZIPS:
@@ -182,7 +183,7 @@ def _hash(data: bytes) -> str:
 
 
 def metadata_hash(header: Header) -> str | None:
-    """Hash the header text that siblings share, for comparison; None without such text."""
+    """Hash the header text that siblings share, for comparison; None if there is no such text."""
     common = _common(header)
     return _text_hash(common) if common else None
 
@@ -191,7 +192,7 @@ def misspelt(header: Header) -> tuple[Finding, ...]:
     """Find words in a header's text that are one bit away from a word that MindSpore writes.
 
     No checksum covers this text, and no size depends on it. Other words are not damage, because any writer may add
-    them. No writer intends `crc_nul`, however: it is a damaged checksum entry, and the file would seem to have no
+    them. No writer intends `crc_nul`, however: this is a damaged checksum entry, and the file would seem to have no
     checksum.
     """
     return _one_bit_off(_common(header))
@@ -241,7 +242,7 @@ def _one_bit_apart(first: str, second: str) -> bool:
 
 
 def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the first findings, and one that counts the rest; all have the same kind."""
+    """Return the first findings, and a finding that counts the rest; all have the same kind."""
     retained: list[Finding] = []
     more = 0
     for finding in findings:

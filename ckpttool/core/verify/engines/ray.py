@@ -1,7 +1,7 @@
 """Checks on many machines that all see the tree: batches of tasks on an existing Ray cluster.
 
-Ray schedules everything: it sends a batch to a node with a free core, repeats it on another node if a node dies, and
-returns the results as they arrive. The shards of a lost batch are unknown, never missing.
+Ray schedules everything: it sends a batch to a node with a free core, repeats the batch on another node if the first
+dies, and returns the results as they arrive. The shards of a lost batch are unknown, never missing.
 
 Source:
     Ray 2.60: `ray.init`, `ray.wait`, scheduling strategies, `ray.exceptions`.
@@ -34,7 +34,7 @@ BATCH_HEADERS = 256
 """Maximum bytes and tasks of a batch: seconds of work, so that a node's death costs little."""
 
 _MEMORY = 64 << 20
-"""Memory per batch on its node in bytes: data is read through a buffer."""
+"""Memory in bytes that a batch needs on its node, because data is read through a buffer."""
 
 _RETRIES = 2
 _FLYING = 2
@@ -85,7 +85,7 @@ class RayCluster:
             self._ray.shutdown()
 
     def on_nodes(self, work: Callable[..., T], calls: Sequence[tuple[str, tuple[object, ...]]]) -> Iterator[T | str]:
-        """Call a function on several nodes, and yield the results in that order; for a failed call, the reason.
+        """Call a function on several nodes, and yield the results in call order; for a failed call, yield the reason.
 
         Args:
             work: A function at the top level of a module, which is imported there.
@@ -106,7 +106,7 @@ class RayCluster:
 
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
-        """Return the nodes that currently have cores, with their name in the cluster and their host, sorted by host."""
+        """Return the nodes that currently have cores, each with its cluster name and its host, sorted by host."""
         alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in alive), key=lambda it: it[::-1]))
 
@@ -148,7 +148,7 @@ def _imported() -> ModuleType:
 
 
 def _assert_answers(address: str) -> None:
-    """Check that the address responds: Ray itself would retry for minutes, with messages on stderr.
+    """Check that the address responds, because Ray itself would retry for minutes, with messages on stderr.
 
     Raises:
         UsageError: The address is invalid.
@@ -217,10 +217,10 @@ class RayEngine:
 
 
 def assert_same(host: str, version: str) -> None:
-    """Check that a node runs the same version of ckpttool, so that it checks files like this machine.
+    """Check that a node runs the same version of ckpttool, so that it checks files the same way this machine does.
 
     Raises:
-        UsageError: The node has another version.
+        UsageError: The node has a different version.
     """
     if version != __version__:
         raise UsageError(
@@ -258,7 +258,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
 
 
 def _of_this_tree(observed: Observation, host: str) -> Observation:
-    """Return a node's observation, unless it read another file: its own disk proves nothing about this file."""
+    """Return a node's observation, unless the node read a different file, which proves nothing about this one."""
     task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
@@ -279,7 +279,7 @@ def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, l
     """Check some shards on this node, and return its identity.
 
     Returns:
-        Host and version, and for each observation the index of its task, and the rest without the task.
+        Host and version, and each observation without its task, but with the index of the task.
     """
     import socket
 

@@ -1,4 +1,4 @@
-"""Content checks on all cores: hashing, numpy and reading release the interpreter's lock."""
+"""Content checks on all cores, since hashing, numpy and reading release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def patience(task: CheckTask, timeout: float) -> float:
 
 
 class _Board:
-    """The remaining tasks, by file, and the finished ones."""
+    """The remaining tasks, by file, and the finished tasks."""
 
     def __init__(self, tasks: Sequence[CheckTask]) -> None:
         files: dict[str, deque[CheckTask]] = defaultdict(deque)
@@ -139,7 +139,7 @@ class _Worker:
             self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
-        """Abandon the thread if its task hangs, and return the task; None if it does not hang."""
+        """Abandon the thread if its task hangs, and return the task; None if the task does not hang."""
         with self._lock:
             if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
                 return None

@@ -1,4 +1,4 @@
-"""Header checks: cheap on a warm disk, slow only on a slow disk; and an engine that reads each file once."""
+"""Engine for header checks, which are slow only on a slow disk; and an engine that reads each file once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Crew:
         self._lock = threading.Lock()
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Run work in parallel; it must not raise."""
+        """Run work in parallel; the work must not raise an exception."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -56,7 +56,7 @@ class Crew:
             work = self._next()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for more work; None if none arrives."""
+        """Wait for more work; return None if no work arrives."""
         with self._lock:
             self._idle += 1
         try:
@@ -72,7 +72,7 @@ class Crew:
 
 
 class WaitingEngine:
-    """Uses one thread while the disk responds quickly, then many, but not the caller's thread. A store is always slow.
+    """Uses one thread while the disk responds quickly, then many; never the caller's. A store always counts as slow.
 
     A disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
     is abandoned, and another thread continues with the rest.
@@ -85,7 +85,7 @@ class WaitingEngine:
         self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task in the order of the tasks, once all are finished."""
+        """Yield one observation per task in the order of the tasks, once all tasks are finished."""
         if not tasks:
             return
         run = _Run(tasks, self._work, self._crew)
@@ -97,7 +97,7 @@ class WaitingEngine:
 
 
 class _Run:
-    """Threads that run tasks from one list, each taking the next unstarted one."""
+    """Threads that run tasks from one list, each taking the next unstarted task."""
 
     def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._crew = crew
@@ -171,7 +171,7 @@ class SavedResults:
 
 
 class OnceEngine:
-    """Reads files that were not read yet, or have changed since."""
+    """Reads files that have not been read yet, or have changed since the last read."""
 
     def __init__(
         self,

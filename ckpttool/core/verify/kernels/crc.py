@@ -1,4 +1,4 @@
-"""CRC32: of bytes, of concatenated parts, and as MindSpore computes it over a file's tensors."""
+"""The CRC32 of bytes, of concatenated parts, and of a file's tensors as MindSpore computes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 def crc32(data: bytes | memoryview, start: int = 0) -> int:
-    """Continue the CRC32 `start` over `data`; 0 starts a new one."""
+    """Continue the CRC32 `start` over `data`; a `start` of 0 begins a new CRC32."""
     from isal import isal_zlib
 
     return isal_zlib.crc32(data, start)
@@ -17,7 +17,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
 def join_crc32(first: int, second: int, second_length: int) -> int:
     """Return the CRC32 of two consecutive parts, from the CRC32 of each.
 
-    So two workers can share a file, and the order of the tensors may differ from that in the file.
+    This lets two workers share a file, and the order of the tensors may differ from the order in the file.
 
     Args:
         first: CRC32 of the first piece.
@@ -38,7 +38,7 @@ def _crc32_of_zeros_doubled(power: int) -> int:
 
 
 def crc32_of_zeros(count: int) -> int:
-    """Return the CRC32 of `count` zero bytes in about `log2(count)` steps, without allocating them.
+    """Return the CRC32 of `count` zero bytes in about `log2(count)` steps, without allocating the bytes.
 
     Raises:
         ValueError: The count is negative or has more than 63 bits.
@@ -58,7 +58,7 @@ class EntryBytes:
 
     name: str
     crc32: int
-    """CRC32 of its data in the file."""
+    """CRC32 of the tensor's data in the file."""
     nbytes: int
     integer: int | None = None
     """The tensor's value, if it is an integer without dimensions (shape `[]`)."""
@@ -81,9 +81,9 @@ class EntriesCrc:
 def entries_crc(entries: Iterable[EntryBytes]) -> EntriesCrc:
     """Compute the `crc_num` that MindSpore writes into the metadata of a safetensors file with `crc_check=True`.
 
-    It is one CRC32 over the names and data of all tensors, sorted by name in code point order. The data are taken as
-    `bytes(array)`; for an integer array without dimensions Python reads that as a *count*, so `epoch_num = 3` enters as
-    three zero bytes, not as its eight bytes.
+    It is one CRC32 over the names and data of all tensors, sorted by name in code point order. The data are
+    `bytes(array)`; for an integer array without dimensions, Python treats the value as a *count*, so `epoch_num = 3`
+    enters as three zero bytes, not as its eight bytes.
 
     Source:
         `_exec_save` and `_load_safetensors_into_param_dict` in mindspore/train/serialization.py, 2.10.

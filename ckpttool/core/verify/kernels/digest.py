@@ -68,7 +68,7 @@ class PassSink:
         """Process the next block.
 
         Raises:
-            ValueError: The block is not the next one, or an entry's spans are not in file order.
+            ValueError: The block does not follow the previous block, or an entry's spans are not in file order.
         """
         if offset != self._offset:
             raise ValueError(f"blocks must follow one another: expected byte {self._offset}, got {offset}")
@@ -115,10 +115,10 @@ def digest_pass(
 
     Args:
         source: An open file.
-        entries: Tensors or zip records, with disjoint spans inside the file. Those outside the part are skipped.
+        entries: Tensors or zip records, with disjoint spans inside the file. Entries outside the part are skipped.
         wants: The requested results.
-        span: First byte of the part and first byte after it; None: the complete file. If parts are to be joined, both
-            must be multiples of `CHUNK_BYTES` or the file's size.
+        span: First byte of the part and first byte after it; None for the complete file. If parts are to be joined,
+            both must be multiples of `CHUNK_BYTES` or the file's size.
         passed: Called after each block with its number of bytes.
 
     Raises:
@@ -149,7 +149,7 @@ class _Tally:
         self._fold = NumericFold(entry.dtype, scratch) if scratch is not None and entry.dtype in FLOATS else None
 
     def feed(self, logical: int, data: memoryview) -> None:
-        """Process the entry's next bytes; `logical` is their position in its data."""
+        """Process the entry's next bytes; `logical` is their position in the entry's data."""
         if self._begin is None:
             self._begin = logical
         elif logical != self._end:

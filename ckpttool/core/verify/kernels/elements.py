@@ -37,7 +37,7 @@ PIECE_ELEMENTS = 1 << 16
 def pieces(
     source: ByteSource, entry: TensorEntry, *, elements: int = PIECE_ELEMENTS, buffer: memoryview | None = None
 ) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of this many elements, the last may be shorter; each is valid until the next.
+    """Yield a tensor's bytes in pieces of this many elements, or fewer at the end; each is valid until the next.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -96,7 +96,7 @@ def _table(dtype: DType) -> Array:
 
 
 class Measure:
-    """Measures tensors of a file with shared memory."""
+    """Measures tensors of a file, using the same memory for all."""
 
     def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
         """Store the open file, and a callback for the bytes of each piece."""
@@ -106,7 +106,7 @@ class Measure:
         self._scratch = Scratch(BLOCK_BYTES)
 
     def stats(self, entry: TensorEntry) -> ElementStats | None:
-        """Return the statistics of one tensor; None if its elements are not numbers, or are scattered.
+        """Return the statistics of one tensor; None if the elements are not numbers, or are scattered.
 
         Raises:
             OSError: The disk did not answer, or the file was truncated while it was read.

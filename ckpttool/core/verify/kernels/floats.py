@@ -10,9 +10,9 @@ from ckpttool.core.domain.dtype import DType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatLayout:
-    """Sign bit, then exponent, then mantissa. A *magnitude* is the bit pattern without the sign.
+    """A sign bit, followed by the exponent and the mantissa. A *magnitude* is the bit pattern without the sign.
 
-    Magnitudes as integers have the order of the values, with infinity after the largest finite value and NaN after
+    Magnitudes as integers have the same order as the values, with infinity after the largest finite value and NaN after
     infinity. A maximum over integers therefore finds all three.
     """
 

@@ -1,13 +1,14 @@
 """Statistics of every element of a tensor whose bytes arrive in pieces, at memory speed.
 
-It uses these methods, none of which needs a compiled extension:
+The methods are these, none of which needs a compiled extension:
 
 - The maximum as *signed* integers is the largest positive pattern, or, if all are negative, the negative pattern with
   the largest magnitude; the maximum as *unsigned* integers is the negative pattern with the largest magnitude, if there
   is one. The larger magnitude of the two is the absolute maximum, and infinity and NaN are the patterns above all
   numbers.
-- Norms are dot products of F32. BF16 is the upper half of an F32: a mask and a shift make two arrays of it. F16 and the
-  F8 types become F32 by a shift, except for a factor of a power of two, because their exponents have another bias.
+- Norms are dot products of F32. BF16 is the upper half of an F32: a mask and a shift turn each word into elements of
+  two arrays. F16 and the F8 types become F32 by a shift, except for a factor of a power of two, because their exponents
+  have a different bias.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Scratch:
         """Allocate memory for pieces of up to `piece_bytes` bytes."""
         np = numpy()
         self.aligned: Array = np.empty(piece_bytes // 8 + 1, dtype=np.uint64).view(np.uint8)
-        """For pieces that do not begin at a multiple of their word size."""
+        """Space for pieces that do not begin at a multiple of their word size."""
         self.words: Array = np.empty(WORDS, dtype=np.uint32)
         self.floats: Array = self.words.view(np.float32)
 
@@ -97,8 +98,8 @@ class NumericFold:
         """Process bytes of the tensor.
 
         Args:
-            offset: Their position, in bytes from the start of the tensor.
-            data: The bytes, at most as many as the scratch has room for; the caller may overwrite them afterwards.
+            offset: The position of the bytes, in bytes from the start of the tensor.
+            data: The bytes, at most as many as the scratch has room for; the caller may overwrite these afterwards.
         """
         nbytes = self._layout.nbytes
         lead = min(-offset % nbytes, len(data))
@@ -205,7 +206,7 @@ class NumericFold:
         return units(float(self._np.dot(floats, floats)))
 
     def _exact_squares(self, bits: Array, absmax: float) -> int:
-        """Return the sum of squares, in units, added in F64, and scaled if they would overflow or vanish."""
+        """Return the sum of squares, in units, added in F64 and scaled if the squares would overflow or vanish."""
         np = self._np
         scale = 0 if absmax == 0 or _F64_SAFE[0] <= absmax <= _F64_SAFE[1] else math.frexp(absmax)[1]
         total = 0
@@ -217,7 +218,7 @@ class NumericFold:
         return total
 
     def _doubles(self, bits: Array) -> Array:
-        """Return finite elements as F64, with or without their sign."""
+        """Return finite elements as F64, with or without the sign."""
         np = self._np
         match self._dtype:
             case DType.F64:

@@ -54,7 +54,7 @@ class ChunkedDigest:
             want_xxh: Whether to compute hashes.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Whether the range is known to be inside one chunk, so that it is hashed once, not twice.
-            is_whole_file: Whether to also hash the complete range: this hashes every byte a second time.
+            is_whole_file: Whether to also hash the complete range, which hashes every byte a second time.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
@@ -116,7 +116,7 @@ class ChunkedDigest:
 
 
 def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
-    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None without chunks.
+    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None if there are no chunks.
 
     Raises:
         ValueError: The chunks do not follow one another.

@@ -1,4 +1,4 @@
-"""Statistics of the elements of a tensor: the values, and the joining of partial results."""
+"""Statistics of the elements of a tensor: the values, and the rules for joining partial results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ckpttool.core.verify.kernels.floats import FLOATS
 SQUARE_UNIT_BITS = 2148
 """Sums of squares are integers in units of 2**-2148, the square of the smallest F64.
 
-Addition of integers is associative, unlike that of floats, so the results are bit-identical however workers share a
-tensor.
+Addition of integers is associative, unlike that of floats, so the results are bit-identical regardless of how workers
+share a tensor.
 """
 
 _SMALLEST_NORMAL = {dtype: layout.value(layout.smallest_normal) for dtype, layout in FLOATS.items()}
@@ -61,7 +61,7 @@ class NumericPartial:
         return added.with_fragments(fragments)
 
     def with_fragments(self, fragments: tuple[Fragment, ...]) -> NumericPartial:
-        """Return a copy with other fragments."""
+        """Return a copy with these fragments instead."""
         return NumericPartial(
             dtype=self.dtype,
             elements=self.elements,
@@ -73,7 +73,7 @@ class NumericPartial:
         )
 
     def with_element(self, element: bytes) -> NumericPartial:
-        """Return a copy with one more element, from its bytes; its fragments are dropped."""
+        """Return a copy with one more element, given as bytes, and without fragments."""
         layout = FLOATS[self.dtype]
         magnitude = int.from_bytes(element, "little") & layout.magnitude_mask
         is_infinite = magnitude == layout.infinity

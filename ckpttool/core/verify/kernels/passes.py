@@ -1,4 +1,4 @@
-"""Requests to a pass over a file, its results, and how results of several workers are joined."""
+"""Requests to a pass over a file, the results of a pass, and the joining of several workers' results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ckpttool.core.verify.kernels.tensors import TensorsSeen, join_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """The requested results of a pass. Each costs time, but none needs another read."""
+    """The requested results of a pass. Each result costs time, but no result needs another read."""
 
     crc_end: int | None = None
-    """Compute the CRC32 of the file up to this byte, exclusive, for the trailer of a `.ckpt`. None: no CRC32."""
+    """Compute the CRC32 of the file up to this byte, exclusive, for the trailer of a `.ckpt`. None for no CRC32."""
     xxh: bool = False
     """Whether to compute xxh3-128 of the file and of each 64 MiB, for a manifest."""
     chunks: bool = False
@@ -41,7 +41,7 @@ class EntryDigest:
 
     entry: TensorEntry
     begin: int
-    """First byte read, counted in the entry's own data."""
+    """First byte read, counted from the start of the entry's data."""
     end: int
     """First byte after the part."""
     crc32: int | None
@@ -64,7 +64,7 @@ class EntryDigest:
         return int.from_bytes(self.scalar, "little", signed=self.entry.dtype.value.startswith("I"))
 
     def join(self, after: EntryDigest) -> EntryDigest:
-        """Return the joined results of this part and the next one.
+        """Return the joined results of this part and the next part.
 
         Raises:
             ValueError: `after` does not begin at the end of this part.
@@ -82,7 +82,7 @@ class EntryDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """The results of one pass, or of several joined passes. It is picklable."""
+    """The results of one pass, or of several joined passes. Picklable."""
 
     begin: int
     """First byte of the file that was read."""
@@ -91,7 +91,7 @@ class PassResult:
     chunks: tuple[ChunkDigest, ...]
     """In file order; empty if neither CRC32 nor hash was requested."""
     xxh128: str | None
-    """Hash of the complete range; None if not requested, and after joining: this hash cannot be joined."""
+    """Hash of the complete range; None if not requested, and after joining, because this hash cannot be joined."""
     sha256: str | None = None
     """Hash of the complete range; None if not requested, and after joining."""
     entries: tuple[EntryDigest, ...]

@@ -1,7 +1,8 @@
-"""One digest per tensor, computed while a block is in the CPU cache; digests of shared tensors are joined.
+"""One digest per tensor, computed while a block is in the CPU cache; if workers share a tensor, the digests are joined.
 
 Hashes cannot be joined, so a large tensor is hashed in pieces, which begin at the same bytes for every worker. If two
-workers each read part of a piece, both store its bytes: at most one piece at each end of a worker's range.
+workers each read part of a piece, both store the bytes of their part: at most one piece at each end of a worker's
+range.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class TensorPart:
     nbytes: int
     """Size of the complete tensor."""
     begin: int
-    """First byte read, counted in the tensor's own data."""
+    """First byte read, counted from the start of the tensor's data."""
     end: int
     """First byte after the part."""
     head: bytes
@@ -40,7 +41,7 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorsSeen:
-    """The tensor digests of a pass, or of several joined passes. It is picklable."""
+    """The tensor digests of a pass, or of several joined passes. Picklable."""
 
     complete: tuple[tuple[str, bytes], ...] = ()
     """Name and digest of each completely read tensor, in file order."""
@@ -203,7 +204,7 @@ class _Open:
     )
 
     def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
-        """Store its name and size, and the expected range of its bytes."""
+        """Store the tensor's name and size, and the expected range of its bytes."""
         self.name, self.nbytes = name, nbytes
         self._begin = self._end = begin
         self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES

@@ -1,7 +1,7 @@
-"""Damage that only a comparison shows: with the same rank at another step, or with other ranks at this step.
+"""Damage that only shows in a comparison with the same rank at another step, or with other ranks at this step.
 
 A difference alone is not damage: runs are reconfigured, layers are frozen, checksums are switched off. Therefore each
-rule searches for other shards that differ in the same way. A shard is damaged if it alone differs.
+rule searches for other shards that differ in the same way. A shard is damaged if no other shard differs.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def compare_siblings(
 
 
 def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find an optimizer's file with the tensors of a model, or the reverse: a copy under another name.
+    """Find an optimizer's file with the tensors of a model, or the reverse, which is a copy under a wrong name.
 
-    Few files of its own kind have these tensors, and more files of the other kind. If all files of a kind have the
-    tensors of the other kind, the trainer saves them in this way.
+    Few files of the same kind have these tensors, but more files of the other kind do. If all files of a kind have the
+    tensors of the other kind, the trainer saves files in this way.
     """
     kinds = {
         role: [
@@ -117,7 +117,7 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
 
 
 def _changed_schemas(peers: Peers) -> Iterator[Finding]:
-    """Compare the tensors of each rank with those of the same rank at another step."""
+    """Compare the tensors of each rank with the same rank's tensors at another step."""
     for pair in peers.pairs:
         schema = pair.current.schema_hash
         if schema == pair.past.schema_hash:
@@ -154,7 +154,7 @@ def without_sample(
 
     Args:
         reports: All shards of the checkpoint.
-        siblings: Checkpoints of the same start and of the previous one.
+        siblings: Checkpoints of the same start and of the previous start.
         later: Checkpoints of the next start; if two of these agree, the change was intended.
         sealed: Paths of the shards whose header matches a manifest.
     """
@@ -188,7 +188,7 @@ def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
 
 
 def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
-    """Return whether two ranks' files may be copies: equal last pages here, and different ones at another step."""
+    """Return whether two ranks' files may be copies: their last pages are equal here but different at another step."""
     ends = {report.tail_hash for report in at_another}
     return first.tail_hash == second.tail_hash and len(ends) > 1
 
@@ -205,10 +205,10 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 
 
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
-    """Return whether the sibling is the damaged one: only it had its tensors then, while other ranks share theirs.
+    """Return whether the sibling is the damaged one: only it had its tensors at its step, but other ranks share theirs.
 
-    The current shard has the tensors that several ranks have at both steps, or that all ranks have now: two files do
-    not get the same tensors by accident, and a file does not gain a tensor by accident.
+    The current shard has the tensors that several ranks have at both steps, or that all ranks have now, because two
+    files do not get the same tensors by accident, and a file does not gain a tensor by accident.
     """
     schema = pair.current.schema_hash
     if len(peers.by_past_schema[pair.past.schema_hash]) > 1 or (pair.current.tensors or 0) < (pair.past.tensors or 0):
@@ -265,7 +265,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
     Args:
         current: The shard.
         past: The shard that it is compared with.
-        unchanged: Number of other ranks that still have the tensors that they shared with this one.
+        unchanged: Number of other ranks that still have the tensors that they shared with this rank.
         same_run: Whether the same start of the training wrote both, so that the configuration did not change in
         between.
     """
@@ -293,7 +293,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
 
 
 def _changed_metadata(peers: Peers) -> Iterator[Finding]:
-    """Compare the text of the headers, because nothing else would show a flipped bit in it."""
+    """Compare the text of the headers, because nothing else would show a flipped bit in this text."""
     # A ledger's entry about a shard does not include it.
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
@@ -321,7 +321,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
 
 
 def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
-    """Find a checksum that was lost: a truncated file may look as if it never had one."""
+    """Find a lost checksum, because a truncated file may look as if it never had a checksum."""
     carriers = [report for report in peers.reports if report.embedded_checksum]
     before = [pair for pair in peers.pairs if pair.past.embedded_checksum and pair.sibling.same_run]
     # If several shards all had a checksum before and none has one now, checksums were switched off.
@@ -347,8 +347,8 @@ def _zero_tails(peers: Peers) -> Iterator[Finding]:
     """Find a last page of tensor data that is zero but should not be.
 
     Some pages are legitimately zero: moments of a layer that is not trained, rows of an embedding for unused tokens.
-    They are zero from the first step, so a page that was not zero *before* was lost. Without an earlier step, replicas
-    decide; without replicas, the finding is a note.
+    Such pages are zero from the first step, so a page that was not zero *before* was lost. If there is no earlier step,
+    replicas decide; if there are no replicas either, the finding is a note.
     """
     for report in peers.reports:
         if not report.zero_tail:
@@ -360,9 +360,9 @@ def _zero_tails(peers: Peers) -> Iterator[Finding]:
 
 
 def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
-    """Return the other ranks with the same tensors if all have the same last page; otherwise none.
+    """Return the other ranks with the same tensors if all have the same last page; otherwise an empty list.
 
-    Slices of a sharded model have different pages, and only one of them has the unused rows.
+    Slices of a sharded model have different pages, and only one slice has the unused rows.
     """
     replicas = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
     pages = {peer.tail_hash for peer in replicas}
@@ -408,12 +408,12 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
 
 
 class _OtherStep:
-    """Another step, at which the ranks are compared with each other, because last pages differ between steps."""
+    """A different step, at which ranks are compared with each other because last pages differ between steps."""
 
     def __init__(
         self, reports: Sequence[ShardReport], past_reports: Mapping[str, ShardReport], *, same_run: bool
     ) -> None:
-        """Store the shards of this step, and those of the other step by the path of ours."""
+        """Store the shards of this step, and the shards of the other step by the path of our shard."""
         self.same_run = same_run
         self.pages: dict[str, str] = {}
         """The last page that each of our shards had at that step, by its current path."""
@@ -474,7 +474,7 @@ def _were_equal(report: ShardReport, peer: ShardReport, step: _OtherStep) -> boo
 
 
 def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> dict[str, str]:
-    """Return the first possible replica for each path: equal at some step, or both equal to a third shard."""
+    """Return each path's first possible replica: equal to it at some step, or equal to the same third shard."""
     parent = {report.path: report.path for report in group}
 
     def first_of(path: str) -> str:
@@ -491,7 +491,7 @@ def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]
 
 
 class _GroupAtStep:
-    """Shards with equal last pages, at one other step."""
+    """The state, at one other step, of shards with equal last pages."""
 
     def __init__(self, group: Sequence[ShardReport], step: _OtherStep, replica_sets: Mapping[str, str]) -> None:
         self._pages = step.pages
@@ -504,7 +504,7 @@ class _GroupAtStep:
         self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._times[page]]
 
     def minority(self) -> list[ShardReport]:
-        """Return the shards outside the majority; without a majority, all, because any may be the copy."""
+        """Return the shards outside the majority; if there is no majority, return all, because any may be the copy."""
         if len(self._times) <= 1:
             return []
         usual, times = self._times.most_common(1)[0]
@@ -513,10 +513,10 @@ class _GroupAtStep:
         return [report for report in self._known if self._pages[report.path] != usual]
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard with another slice; None if the two may be replicas, with one of them damaged at that step.
+        """Return a shard with another slice; None if the two may be replicas, one of which is damaged at that step.
 
-        They are slices if nearly every rank had a different page, or if other ranks had the pages of both and some of
-        those are not in this group, because counters of each rank become equal on all ranks.
+        The two are slices if nearly every rank had a different page, or if other ranks had the pages of both and some
+        of those ranks are not in this group, because counters of each rank become equal on all ranks.
         """
         page = self._pages[report.path]
         candidates: Iterable[str] = ()
@@ -530,6 +530,6 @@ class _GroupAtStep:
         return next((peer for peer in self._known if self._pages[peer.path] == other_page), None)
 
     def no_replica(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard that is not known to be a replica of this one."""
+        """Return a shard that is not known to be a replica of this shard."""
         replica_set = self._replica_sets[report.path]
         return next((peer for peer in self._known if self._replica_sets[peer.path] != replica_set), None)

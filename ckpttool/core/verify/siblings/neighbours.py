@@ -1,4 +1,4 @@
-"""Checkpoints that can be compared with one, nearest first; and their shards paired with its own, by role."""
+"""Checkpoints that can be compared with a given checkpoint, nearest first, and pairs of their shards, by role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import ShardReport
 
 MOST_SIBLINGS = 2
-"""Number of checkpoints to compare with: one may be damaged, or before a change; more would only cost time."""
+"""Number of checkpoints to compare with: one may be damaged or older than a change; more would only cost time."""
 
 MOST_WITNESSES = 6
 """Maximum number of checkpoints to compare with if the nearest contradict a checkpoint, or cannot be used."""
@@ -24,7 +24,7 @@ MOST_WITNESSES = 6
 _Place = tuple[int | None, ShardRole, str]
 
 COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
-"""Roles whose files have equal structure at every step. Records do not, nor the slices of a writer."""
+"""Roles whose files have equal structure at every step. Records and the slices of a writer do not."""
 
 MIN_PEERS = 3
 """Minimum number of shards of a role that can outvote a single different shard."""
@@ -34,7 +34,7 @@ _SLICES_AMONG = 10
 
 
 def are_slices(ranks: int, contents: int) -> bool:
-    """Return whether ranks have slices: nearly each has different content."""
+    """Return whether ranks have slices, because nearly every rank has different content."""
     return ranks >= MIN_PEERS and (ranks - contents) * _SLICES_AMONG <= ranks
 
 
@@ -44,9 +44,9 @@ class Sibling:
 
     reports: tuple[ShardReport, ...]
     older: bool
-    """Whether it was saved before the judged checkpoint."""
+    """Whether the sibling was saved before the judged checkpoint."""
     same_run: bool
-    """Whether the same start of the training wrote it: between two starts the configuration may change."""
+    """Whether the same start of the training wrote the sibling; between two starts, the configuration may change."""
     sealed: frozenset[str] = frozenset()
     """Paths of the shards whose header matches a manifest."""
 
@@ -63,12 +63,12 @@ class Neighbours:
             training.add(checkpoint, self._progress.of(checkpoint))
 
     def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
-        """Return whether a checkpoint was saved before another: in an earlier run, or at an earlier position."""
+        """Return whether a checkpoint was saved before another, in an earlier run or at an earlier position."""
         first, second = (self._progress.of(save) if save.label is None else save.step for save in (checkpoint, later))
         return (checkpoint.run, -1 if first is None else first) < (later.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints to compare with: the nearest of the same run, then the last ones of an earlier run."""
+        """Return the checkpoints to compare with: the nearest of the same run, then the last of an earlier run."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
@@ -104,7 +104,7 @@ class Neighbours:
         return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the previous checkpoint of the training; None if there is no earlier checkpoint, or no step is known.
+        """Return the previous checkpoint of the training run; None if there is no such checkpoint or no step is known.
 
         A resumed run continues from an earlier run's checkpoint; the later saves of the earlier run are another branch.
         """
@@ -127,7 +127,7 @@ def _kind(checkpoint: Checkpoint) -> _Kind:
 
 
 class _Run:
-    """The saves of one start of a training."""
+    """The saves of one start of a training run."""
 
     def __init__(self) -> None:
         self.saved: list[Checkpoint] = []
@@ -144,7 +144,7 @@ class _Run:
             self.by_place.setdefault(place, checkpoint)
 
     def ascending(self) -> list[int]:
-        """Return the known positions of its saves."""
+        """Return the known positions of the run's saves."""
         if self._ascending is None:
             self._ascending = sorted(self.by_place)
         return self._ascending
@@ -238,7 +238,7 @@ def unpaired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> lis
 
 
 def are_damaged_there(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
-    """Return whether a sibling has a file of one of these shards, so that another may have an intact file of it."""
+    """Return whether a sibling has a file for one of these shards, so that another may have an intact file."""
     places = {_place(past) for sibling in siblings for past in sibling.reports}
     return any(_place(report) in places for report in reports)
 
@@ -254,7 +254,7 @@ def _place(report: ShardReport) -> _Place:
 
 
 def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
-    """Return the parsed shards, without those at a different step from most of their checkpoint."""
+    """Return the parsed shards, excluding shards at a different step from most shards of their checkpoint."""
     usual = {role: _usual_scalars([report for report in sibling.reports if report.role is role]) for role in ShardRole}
     return {
         _place(report): report
@@ -264,7 +264,7 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
-    """Return the training scalars of the majority of a checkpoint's shards; None without a majority."""
+    """Return the training scalars of the majority of a checkpoint's shards; None if there is no majority."""
     counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = counts.most_common(1)[0] if counts else (None, 0)
     return usual if 2 * times > counts.total() else None
