@@ -1,4 +1,4 @@
-"""`python -m ckpttool`, and the console script."""
+"""Entry point of `python -m ckpttool` and of the console script."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from contextlib import suppress
 
 COLLECTIONS = (100_000, 50, 100)
-"""High garbage-collector thresholds: a start allocates fewer objects than the first, and none of them is garbage."""
+"""High garbage-collector thresholds, because a start allocates fewer objects than the first, and none is garbage."""
 
 
 def main() -> None:
-    """Run the command line. Skips optional steps at start and exit: a fifth of a short command's time."""
+    """Run the command line, without optional steps at start and exit that take a fifth of a short command's time."""
     gc.set_threshold(*COLLECTIONS)
     try:
         from ckpttool.cli.main import run

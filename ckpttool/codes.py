@@ -1,4 +1,4 @@
-"""Every code by its name, for the library. Rows of trainers and features are imported on first use."""
+"""Every code by name, for the library. Rows of trainers and features are imported on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     class _All(core.Rows):
-        """The metaclass of `Code`: lists its rows and finds them by name or code, like an enum."""
+        """The metaclass of `Code`, which lists the rows and finds them by name or code, like an enum."""
 
         def __iter__(self) -> Iterator[core.Row]:
             from ckpttool.core.extensions import rows

@@ -1,4 +1,4 @@
-"""The features, by folder: each new feature adds a line here, for the program and the library."""
+"""The features, by folder. Each new feature adds a line here, for the program and the library."""
 
 from __future__ import annotations
 

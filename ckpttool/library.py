@@ -333,7 +333,7 @@ def diff(
 
     Raises:
         UnknownLayoutError: ckpttool recognizes nothing there.
-        UsageError: No checkpoint or no tensor has that name, or only one is a file.
+        UsageError: No checkpoint or no tensor has that name, or only one side is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """
@@ -476,7 +476,7 @@ def health(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         question: The threshold and the evidence to judge by.
-        verdicts: The verdicts on its checkpoints at level NUMERICS, to judge the shards as well.
+        verdicts: The verdicts on the tree's checkpoints at level NUMERICS, to judge the shards as well.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
@@ -493,7 +493,7 @@ def health(
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.
-        IncompleteError: With `write`, a log could not be read to its end.
+        IncompleteError: With `write`, a log could not be read to the end.
         LockedError: Another process writes the health file.
         UnsafeError: The record is not in a folder of this machine, so it cannot be written.
         WriteFailedError: The record could not be written; nothing was changed.
@@ -1170,7 +1170,7 @@ def heal(
     Raises:
         UsageError: The checkpoint does not exist.
         NothingToResumeError: The tree has no checkpoint.
-        UnknownLayoutError: Saves of its layout are never changed.
+        UnknownLayoutError: ckpttool never changes saves of this layout.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
@@ -1291,7 +1291,7 @@ def repair_meta(
         UsageError: The name or prefix does not exist.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime.
-        WriteFailedError: A record could not be written: it is unchanged, and the records before it are correct.
+        WriteFailedError: A record could not be written and is unchanged; the records before it are correct.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     return _answer("repair_meta", locals())
@@ -1335,7 +1335,7 @@ def replay(
 
     Raises:
         UsageError: A log does not exist, the policy has no such setting, or there is no spike to resume past.
-        IncompleteError: Unknown whether there is a spike: a log could not be read to its end, or contains no step.
+        IncompleteError: Whether there is a spike is unknown: a log could not be read to the end, or has no step.
     """
     return _answer("replay", locals())
 
@@ -1517,7 +1517,7 @@ def fp8_compare(
         columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
 
     Raises:
-        UsageError: A log or a file of scores does not exist or is of an unknown kind, or samples are not counted.
+        UsageError: A log or scores file does not exist or is of an unknown kind, or the logs do not count samples.
     """
     return _answer("fp8_compare", locals())
 

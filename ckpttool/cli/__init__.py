@@ -1,1 +1,1 @@
-"""Parse, call one function of the library, show, exit."""
+"""Parse the command line, call one function of the library, show the answer, and exit."""

@@ -24,15 +24,15 @@ class Verb(NamedTuple):
     """A function of the library."""
 
     place: str
-    """`"module:name"` in the package of the function for its questions, with its text."""
+    """`"module:name"`, within the package, of the function that answers the questions and has the docstring."""
     answers: str = ""
-    """`"module:name"` of its command's answer, if it differs; several answers are separated by `|`."""
+    """`"module:name"` of the command's answer, if that differs; several answers are separated by `|`."""
     alone: bool = False
     """Whether a path without options is also a question."""
     positional: tuple[str, ...] = ()
     """Options that may be passed without their names, after the arguments."""
     command: str = ""
-    """The words of its command, if they differ from the function's name: `"trash list"`."""
+    """The words of the command, if they differ from the function's name: `"trash list"`."""
     without: frozenset[str] = frozenset()
     """Parameters of the command that are for people, besides those of every command."""
 
@@ -68,7 +68,7 @@ VERBS: Mapping[str, Verb] = {
     "fp8_probe": Verb("fp8.verbs.probe:fp8_probe", command="fp8 probe"),
     "part": Verb("nodes.verbs:part"),
 }
-"""Functions by name; each has the name of its command."""
+"""Functions by name; each has the same name as its command."""
 
 FOR_PEOPLE = frozenset(
     {"more", "below", "verbose", "quiet", "json", "no_config", "debug", "fmt", "form", "field", "limit", "all_rows"}
@@ -81,7 +81,7 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
     """Return the answer of a function of the library.
 
     Args:
-        verb: Its name.
+        verb: Name of the function.
         given: The arguments, by the parameters' names; `unknown` has all others.
 
     Raises:
@@ -108,7 +108,7 @@ def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: s
     """Call the function with the command's own questions.
 
     Raises:
-        UsageError: There are also options.
+        UsageError: Options were passed as well.
     """
     function = question_function(verb)
     parameters = signature(function).parameters
@@ -156,13 +156,13 @@ def _group() -> Any:  # noqa: ANN401  typer's own
 
 
 def words_of(verb: str) -> list[str]:
-    """Return the words of the command of a verb."""
+    """Return the words of a verb's command."""
     return (VERBS[verb].command or verb.replace("_", "-")).split()
 
 
 @cache
 def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
-    """Return the command."""
+    """Return the command with these words."""
     command = _group()
     for word in words_of(verb):
         command = command.get_command(None, word)
@@ -186,7 +186,7 @@ def operands_of(verb: str) -> dict[str, Any]:
 
 @cache
 def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
-    """Return each option and typer's parameter by its keyword; an option of two names has two."""
+    """Return each option and typer's parameter by keyword; an option with two names has two keywords."""
     hidden = FOR_PEOPLE | VERBS[verb].without
     return {
         keyword(name): (name, param)
@@ -239,7 +239,7 @@ def _flag(verb: str, name: str, value: object, option: str, param: Any) -> list[
 
 
 def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
-    """Return whether a number is a value of an option."""
+    """Return whether an option accepts a number."""
     kind = getattr(param, "type", None)
     if kind is None:  # typer 0.29 does not show it, and checks the value itself
         return True
@@ -248,7 +248,7 @@ def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
 
 
 def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -> list[str]:  # noqa: ANN401
-    """Return the texts of one or several values."""
+    """Return one or several values as texts."""
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not several:
             raise UsageError(f"{verb}: {name} takes one value, not {value!r}")
@@ -257,7 +257,7 @@ def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -
 
 
 def _text(verb: str, name: str, value: object, param: Any) -> str:  # noqa: ANN401  as above
-    """Return a value as it is typed."""
+    """Return a value as a user would type it."""
     if isinstance(value, IntEnum):
         return value.name.lower()
     if isinstance(value, Enum):

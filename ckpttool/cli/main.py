@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """The module of a command, and its summary."""
 
     module: str
-    """Module in the package; it has a function of this name, or an `app` with several."""
+    """Module in the package, with a function of this name, or an `app` with several commands."""
     summary: str
 
 
@@ -81,7 +81,7 @@ COMMANDS = LISTED | OLD_NAMES
 """Every command. Its module is imported when it is called, not before."""
 
 TASKS = {"scan": "Check and resume", "seal": "Keep"}
-"""Headings of the main commands, by the first command of each."""
+"""Headings of the main commands, by the first command under each."""
 
 _MORE = (
     "Every command takes --help, --format or --json, --quiet, --verbose, --debug.",
@@ -98,7 +98,7 @@ class _Group(Group):
     """Imports a command when it is called: `--help` and `scan` do not wait for the imports of `launch`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
-        """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
+        """Run a command line, and end with an exit code and at most one line on stderr, instead of typer's four."""
         output.ending = output.Ending()
         arguments = extra.get("args")
         try:
@@ -129,7 +129,7 @@ class _Group(Group):
         return list(LISTED)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
-        """Find the command, also by an earlier name."""
+        """Find the command by its current name or an earlier one."""
         if args[0] in OLD_NAMES:
             return args[0], self.get_command(ctx, args[0]), args[1:]
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; without a command, a plan for both."""
+"""`ckpttool repair`: repair shards and the records that name a checkpoint; without a command, plan both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FP8 training: whether it hurts, where, and what to do.
+"""FP8 training: find out whether FP8 hurts a run, which part causes it, and how to fix it.
 
 Users call `ckpttool fp8`, or `ckpttool.library.fp8_probe(...)` and the functions next to it. Each command starts in
 `verbs`.

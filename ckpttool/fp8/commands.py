@@ -1,4 +1,4 @@
-"""`ckpttool fp8`: a group."""
+"""The group of commands `ckpttool fp8`."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
     """Reject a file that ckpttool did not write as the target, before any checkpoint is read.
 
     Raises:
-        UsageError: It is the probed file or is in the probed tree, its folder does not exist, or the path is taken by
-            something else.
+        UsageError: The target is the probed file or is in the probed tree, its folder does not exist, or something
+            else has that path.
     """
     from ckpttool.core.domain.question import TreeQuestion
 
@@ -291,7 +291,7 @@ class PlanOptions:
     ] = None
 
     def question(self, tree: str | None, curves: CurvesQuestion | None) -> PlanQuestion:
-        """Make the library's question."""
+        """Return the question for the library."""
         return PlanQuestion(
             curves=curves,
             framework=self.framework,

@@ -1,4 +1,4 @@
-"""Health of checkpoints according to a training log, and the rules and thresholds for it.
+"""Health of checkpoints according to a training log, with the rules and thresholds that decide it.
 
 Commands: `ckpttool health`, `log replay`, `log calibrate`, `asd`. Each starts in `verbs`; `resolve` reads the evidence
 in logs through `verbs/evidence.py`. Rules are pure: the policies that users choose are in `policies`, the rules for

@@ -1,4 +1,4 @@
-"""`ckpttool asd`: two commands."""
+"""The two commands of `ckpttool asd`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdOptions:
-    """The settings; defaults are not written."""
+    """The settings to write; defaults are left out."""
 
     with_checksum: Annotated[
         bool, typer.Option("--with-checksum", help="Check matrix products after a strike.", rich_help_panel="Policy")

@@ -1,4 +1,4 @@
-"""`ckpttool log`: two commands."""
+"""The two commands of `ckpttool log`."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class PolicyOptions:
     margin: Annotated[float, MARGIN] = 0.0
 
     def question(self, logs: LogQuestion, around: SpikeQuestion | None) -> ReplayQuestion:
-        """Make the library's question."""
+        """Return the question for the library."""
         return ReplayQuestion(
             logs=logs,
             policy=None if self.policy is None else self.policy.value,

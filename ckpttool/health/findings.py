@@ -1,4 +1,4 @@
-"""Findings that only a training log shows."""
+"""Findings that only a training log can show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, Row, Rows
 
 
 class HealthCode(metaclass=Rows):
-    """Findings that only a training log shows."""
+    """Findings that only a training log can show."""
 
     NORM_ABOVE_THRESHOLD = Row(
         "norm-above-threshold",

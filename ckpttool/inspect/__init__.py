@@ -1,4 +1,4 @@
-"""Contents of a shard or a checkpoint, and the differences between two.
+"""The contents of a shard or a checkpoint, and the differences between two of them.
 
 The commands are `ckpttool inspect` and `ckpttool diff`. Start reading in `verbs.py` and `verbs_diff.py`.
 """

@@ -117,7 +117,7 @@ def table(answer: Contents) -> RenderableType:
 
 
 def left_out(rows: int, most: int | None) -> list[RenderableType]:
-    """Return the number of rows that a table omits, and the options that show them."""
+    """Return the number of rows that a table omits, and the options that show these rows."""
     from ckpttool.core.render.text import line
 
     if most is None or rows <= most:
@@ -140,7 +140,7 @@ _SUMS = {"crc32-records": "a CRC32 of each record"}
 
 
 def _about(answer: Contents) -> tuple[str, str]:
-    """Describe its path, its writer, and its checksums."""
+    """Describe the path of the shard or checkpoint, the writer, and the checksums."""
     where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
     formats = Counter(row.format.value for row in answer.files if row.format is not None)
     producers = Counter(row.producer for row in answer.files if row.producer is not None)
@@ -186,11 +186,11 @@ _WITH_STATS = (
     *(("DTYPE", 7), ("SHAPE", 8)),
     *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
 )
-"""Headers, and their priorities if space is short."""
+"""Headers, and the priority of each if space is short."""
 
 
 def named(name: str) -> str:
-    """Encode a tensor's name, complete unless it is implausible: a file can contain a name of a megabyte."""
+    """Encode a tensor's name, truncated if implausibly long, because a file can contain a name of a megabyte."""
     return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
 
 
@@ -232,7 +232,7 @@ def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
 
 
 def share(part: int, total: int) -> str:
-    """Format a share in percent; 0 % and 100 % only if they are exact."""
+    """Format a share in percent, with 0 % and 100 % only for exact values."""
     if not total:
         return "–"
     if part in {0, total}:

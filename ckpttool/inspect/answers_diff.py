@@ -22,7 +22,7 @@ _MOST_SCALARS = 16
 _ODD = 10.0
 """Multiple of the median above which a change is shown in yellow."""
 _DIGITS = 6
-"""Digits of a displayed distance: further digits of a sum in F64 differ between machines."""
+"""Digits of a displayed distance, because further digits of a sum in F64 differ between machines."""
 
 _Held = Sequence[tuple[str, Shape, tuple[Rank, ...]]]
 
@@ -172,7 +172,7 @@ def _notes(answer: Difference) -> Iterator[str]:
 
 
 def _apart(answer: Difference) -> Iterator[str]:
-    """Report tensors that could not be compared, and differences of the files besides their tensors."""
+    """Report tensors that could not be compared, and differences between the files other than tensors."""
     if answer.uncompared:
         tensors = counted(answer.uncompared, "tensor")
         yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side only"
@@ -216,7 +216,7 @@ _OF_NUMBERS = ((" REL L2", 1), (" × MEDIAN", 2), (" LARGEST", 3), (" COSINE", 4
 
 
 def _change(change: TensorChange) -> str:
-    """Describe a change: its dtype and shape, the number of NaN, or its values."""
+    """Describe a change in dtype, shape, number of NaN, or values."""
     before, after = _forms(change.before), _forms(change.after)
     if change.what == ("ranks",):
         return f"{_places(change.before)} → {_places(change.after)}"

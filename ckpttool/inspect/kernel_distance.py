@@ -1,4 +1,4 @@
-"""Distance between two tensors, computed in pieces: only one piece of each is in memory."""
+"""Compute the distance between two tensors in pieces, with only one piece of each in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.inspect.model import Distance
 
 _BYTES_APART = 1 << 16
-"""Elements per piece if only bits are compared."""
+"""Number of elements per piece if only bits are compared."""
 
 
 class Comparison:
@@ -30,7 +30,7 @@ class Comparison:
         self._numerics = numerics
 
     def distance(self, a: TensorEntry, b: TensorEntry) -> Distance | None:
-        """Compare two tensors; None if shapes differ, types differ and are not numeric, or they are scattered.
+        """Compare two tensors; None if shapes differ, types differ and are not numeric, or a tensor is scattered.
 
         Raises:
             OSError: The disk could not be read, or a file was truncated while it was read.
@@ -70,7 +70,7 @@ class _Apart:
         self._found = self._lost = 0
 
     def add(self, ours: Any, theirs: Any) -> None:  # noqa: ANN401  arrays of F64; None: the same once more
-        """Add the next piece of both."""
+        """Add the next piece of both tensors."""
         np: Any = numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(ours)
@@ -94,7 +94,7 @@ class _Apart:
             self._largest = max(self._largest, float(np.abs(change).max(initial=0.0)))
 
     def distance(self, name: str, *, equal: bool) -> Distance:
-        """Return the sums."""
+        """Return the distance from all pieces."""
         return Distance(
             name=name,
             equal=equal,

@@ -17,7 +17,7 @@ class Distance:
 
     name: str
     equal: bool
-    """Bit for bit."""
+    """Whether the elements are equal bit for bit."""
     squares: float | None = None
     """Sum of the squares of A's elements; None, as all below, if only bits were compared.
 
@@ -42,15 +42,15 @@ class Movement:
     """The distance that a tensor moved, over all files that contain a part of it."""
 
     relative: float | None
-    """L2 norm of the change divided by that of A; None if A is all zero, or not numeric."""
+    """L2 norm of the change divided by the norm of A; None if A is all zero, or not numeric."""
     cosine: float | None
     """Cosine of the angle between A and B; None if one is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
-    """Its rank; None if all ranks share the file."""
+    """Rank with the largest change; None if all ranks share the file."""
     nonfinite: tuple[int, int]
-    """NaN and infinities in A and in B."""
+    """Numbers of NaN and infinities in A and in B."""
     times_median: float | None
     """`relative` divided by the median of all tensors of its kind that moved; None if too few moved."""
 
@@ -68,7 +68,7 @@ class TensorChange:
     """Types and shapes in A, and the ranks that have them."""
     after: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
     movement: Movement | None = None
-    """None if values were not compared, or are not numeric."""
+    """How far the values moved; None if values were not compared, or are not numeric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Group:
 
     kind: str
     equal: int
-    """Bit for bit."""
+    """Number of tensors that are equal bit for bit."""
     moved: int
     median: float | None
     """Median of their relative L2 distances; None if no tensor moved, or only bits were compared."""
@@ -89,7 +89,7 @@ class ScalarChange:
 
     name: str
     before: Value | None
-    """Value in A; None if A does not have the scalar."""
+    """Value in A; None if A lacks the scalar."""
     after: Value | None
 
 
@@ -113,13 +113,13 @@ class Difference(Answered):
     findings: tuple[Finding, ...]
     """Problems of either side."""
     differing_is_damage: bool = False
-    """Whether a difference and an impossible comparison each change the exit code."""
+    """Whether differing and uncompared tensors change the exit code."""
     most_rows: int | None = None
     """Maximum number of rows of a table for people; None for all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 even if tensors differ; not 0 for damage nor, on request, for differing or uncompared tensors."""
+        """Exit code 0 even if tensors differ; not 0 for damage or, on request, for differing or uncompared tensors."""
         codes = [of_findings(self.findings)]
         if self.differing_is_damage and self.tensors:
             codes.append(ExitCode.DAMAGE)

@@ -1,4 +1,4 @@
-"""The contents of a shard: its header read as for a check, with findings and declarations."""
+"""The contents of a shard, from the header as a check reads it, with findings and declarations."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def open_shard(
     stats: bool = False,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
-    """Report a shard as a check of its structure does, with its contents.
+    """Return the same report as a structure check of the shard, with its contents.
 
     Args:
         task: The shard.
         source: The open file.
-        patterns: Tensors whose statistics are requested; empty: all.
+        patterns: Tensors whose statistics are requested; empty for all.
         stats: Whether statistics are requested.
         passed: Called after each piece of the data with its size in bytes.
 
@@ -96,9 +96,9 @@ class Counterparts(NamedTuple):
     tasks: Mapping[str, CheckTask]
     """The other side's files, by path."""
     by_file: Mapping[str, str]
-    """The counterpart of each file, if it is a single file; by path."""
+    """The counterpart of each file by path, if that is a single file."""
     by_tensor: Mapping[tuple[Rank | None, str], str]
-    """Otherwise, the file with a tensor of a rank."""
+    """Otherwise, the file that contains a tensor of a rank."""
 
 
 def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
@@ -116,7 +116,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         counterparts: The places of the same tensors on the other side.
-        patterns: The requested tensors; empty: all.
+        patterns: The requested tensors; empty for all.
         numerics: Whether values are compared, or only bits.
         passed: Called after each piece with its number of bytes on both sides.
 
@@ -196,9 +196,9 @@ _MOST_KEPT = 64
 
 
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
-    """Return equal tensors in the same order, stored once: thousands of ranks would not fit into memory otherwise.
+    """Return equal tensors in the same order, stored only once so that thousands of ranks fit into memory.
 
-    Their positions may be those of another rank's file; to read them, reopen the file.
+    The positions may be those in another rank's file; to read the tensors, reopen the file.
     """
     shared = _KEPT.get(schema, ())
     if len(shared) == len(entries) and all(

@@ -1,4 +1,4 @@
-"""Contents of shards combined for a checkpoint: one row per tensor, and the disagreements of ranks."""
+"""Combine the contents of a checkpoint's shards into one row per tensor, and the disagreements between ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.domain.units import ByteCount, Rank
 
 _UNCOUNTED = frozenset({DType.STRING, DType.OPAQUE})
-"""Types whose shape does not determine their bytes."""
+"""Types whose shape does not determine the number of bytes."""
 
 _MOMENTS = frozenset(
     {"accum", "adam_m", "adam_v", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "moment1", "moment2", "moments"}
@@ -45,7 +45,7 @@ _SHARED = Rank(-1)
 def kind_of(name: str) -> str:
     """Determine a tensor's kind from its name: `weights`, or the state of an optimizer.
 
-    It looks for the names that optimizers give their states, which every trainer puts between dots.
+    The function looks for the names that optimizers give their states, which every trainer puts between dots.
     """
     parts = re.split(r"[./]", whole_name(name))
     moment = next((part for part in parts if part in _MOMENTS), None)
@@ -76,7 +76,7 @@ class Gathering:
         self._files: list[FileRow] = []
         self._values: list[tuple[Rank, str, tuple[tuple[str, Value], ...]]] = []
         self._entries: dict[str, tuple[TensorEntry, ...]] = {}
-        """Rows by schema: ranks with the same schema share it."""
+        """Rows by schema; ranks with the same schema share the rows."""
         self._holders: dict[str, list[Rank]] = defaultdict(list)
         self._stats: dict[str, ElementStats] = {}
 
@@ -106,7 +106,7 @@ class Gathering:
             inventory: The tree.
             checkpoint: The checkpoint of the shards.
             file: The path of the file, if only one was requested.
-            findings: Their problems.
+            findings: The problems of the shards.
         """
         rows = self._rows()
         selected = [row for row in rows if is_selected(row.name, self._patterns)]
@@ -189,7 +189,7 @@ def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:
 
 
 def _bytes_of(entry: TensorEntry) -> int:
-    """Count a tensor's bytes, even if the file does not show their place."""
+    """Count a tensor's bytes, even if the file does not show where the bytes are."""
     return entry.nbytes if entry.dtype in _UNCOUNTED else elements_in(entry.shape) * entry.dtype.bits // 8
 
 

@@ -1,4 +1,4 @@
-"""Differences between two sides, the most unusual first: a tensor that moved a hundred times as far as similar ones."""
+"""Differences between two sides, the most unusual first, such as a tensor that moved much further than its peers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
 
 
 class Distances:
-    """Adds up the distances of files. It uses fractions, so the order of the files does not change the last digit."""
+    """Adds up the distances between files as fractions, so that the order of the files does not matter."""
 
     def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
-        """Start empty; tensors reported as scalars are skipped."""
+        """Start empty; skip tensors that are reported as scalars."""
         self._scalars = scalars
         self._sums: dict[str, list[Fraction]] = {}
         self._largest: dict[str, tuple[float, int]] = {}
         self._nonfinite: dict[str, tuple[int, int]] = {}
         self.equal: dict[str, bool] = {}
         self.pairs: Counter[str] = Counter()
-        """Files of either side that were compared, by tensor."""
+        """Number of compared files, by tensor."""
 
     def add(self, distance: Distance, rank: Rank | None) -> None:
-        """Add the distance of a tensor in one pair of files, of this rank."""
+        """Add the distance of a tensor between two files of this rank."""
         name = distance.name
         if name in self._scalars:
             return
@@ -74,7 +74,7 @@ class Distances:
         }
 
     def medians(self) -> dict[str, float]:
-        """Return the median of the relative distances by kind, if enough tensors moved."""
+        """Return the median of the relative distances for each kind in which enough tensors moved."""
         by_kind: dict[str, list[float]] = defaultdict(list)
         for name, sums in self._sums.items():
             distance = _relative(sums)
@@ -170,7 +170,7 @@ def compared(
 
 
 def reported_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
-    """Return the one-element tensors that were read on both sides: they are reported by their values."""
+    """Return the one-element tensors that were read on both sides, which are reported by their values."""
     return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 
 
@@ -193,7 +193,7 @@ def _variants(row: TensorRow) -> set[tuple[str, Shape]]:
 
 
 def _variants_of(row: TensorRow | None) -> _Held:
-    """Return the types and shapes, and their ranks."""
+    """Return the types and shapes, each with its ranks."""
     if row is None:
         return ()
     elsewhere = {rank for _, _, ranks in row.others for rank in ranks}
@@ -206,7 +206,7 @@ def _ranks(contents: Contents) -> set[Rank]:
 
 
 def _oddness(change: TensorChange) -> tuple[object, ...]:
-    """Return a sort key for unusual changes: tensors of one side first, then changed forms, then NaN."""
+    """Return a sort key for unusual changes: tensors on one side only come first, then changed forms, then NaN."""
     movement = change.movement
     grave = min(_GRAVEST.index(kind) for kind in change.what)
     if movement is None:

@@ -1,4 +1,4 @@
-"""Inspect a shard or a checkpoint: its contents, without the trainer that wrote it."""
+"""Inspect the contents of a shard or a checkpoint without the trainer that wrote it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
-"""Seconds after which a read counts as hung, per shard or per GiB of a shard."""
+"""Seconds, per shard or per GiB of a shard, after which a read counts as hung."""
 
 
 class Side(NamedTuple):
-    """The selected object: a checkpoint, or one file of it."""
+    """The selected object: a checkpoint, or one of its files."""
 
     tree: Tree
     checkpoint: Checkpoint
-    """The checkpoint, with only one shard if a file was selected."""
+    """The checkpoint, with only that shard if a file was selected."""
     file: str | None
-    """That shard's path."""
+    """The path of the selected file; None for a checkpoint."""
 
 
 def inspect(  # noqa: PLR0913  what may be asked, by keyword
@@ -65,8 +65,8 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
-            the name of a checkpoint in `tree`; None: that tree.
-        tree: The tree for names; None: `DEFAULT_DIR`, else in or around the current folder.
+            the name of a checkpoint in `tree`; None for that tree.
+        tree: The tree for names; None for `DEFAULT_DIR`, else a tree in or around the current folder.
         checkpoint: A checkpoint of that tree.
         tensors: Names or shell patterns; empty for all.
         stats: Also compute statistics of the tensors' data: norms, extremes, zeros, NaN.
@@ -118,8 +118,8 @@ def side_of(
     """Resolve an argument of a command line.
 
     Args:
-        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
-        checkpoint: A checkpoint of the tree that is found.
+        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None for that tree.
+        checkpoint: A checkpoint of that tree.
         layout: Search only for this layout.
         tree: The tree for names.
         is_intact: In a tree without a name, choose the newest checkpoint that is intact according to its headers; else
@@ -167,7 +167,7 @@ def _here(question: TreeQuestion) -> Tree:
     """Return a tree whose shards can be opened.
 
     Raises:
-        IncompleteError: Other machines have them.
+        IncompleteError: The shards are on other machines.
     """
     tree = scan(question)
     if not tree.machines.is_here:
@@ -197,7 +197,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Find the checkpoint of a file, which shows its rank and its seal; without one, use only the file."""
+    """Find a file's checkpoint, which shows its rank and its seal; if no checkpoint has it, use only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)
@@ -216,13 +216,13 @@ def _of_file(path: str, layout: str | None) -> Side:
 def opened(
     side: Side, *, tensors: Sequence[str] = (), stats: bool = False, is_all: bool = True
 ) -> Iterator[Observation]:
-    """Open every shard of a side, and return its contents, in any order.
+    """Open every shard of a side, and return the contents in any order.
 
     Args:
         side: The side with the shards.
         tensors: Names or shell patterns; empty for all.
         stats: Also read the tensors' data.
-        is_all: Whether this is the only request to the shards, so that each shard is finished afterwards.
+        is_all: Whether the shards are read only this once, so that each is finished afterwards.
     """
     work = partial(check, compare=partial(open_shard, patterns=tuple(tensors), stats=stats))
     if stats:
@@ -233,7 +233,7 @@ def opened(
 
 
 def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
-    """Return one task per shard; its cost counts this many files of the shard's size."""
+    """Return one task per shard, whose cost counts this many files of the shard's size."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
     return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]

@@ -1,4 +1,4 @@
-"""Compare two shards, or two checkpoints of one tree or of two."""
+"""Compare two shards, or two checkpoints from one tree or two."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
     Raises:
         UnknownLayoutError: ckpttool recognizes nothing there.
-        UsageError: No checkpoint or no tensor has that name, or only one is a file.
+        UsageError: No checkpoint or no tensor has that name, or only one side is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """
@@ -80,10 +80,10 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def _comparable(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
-    """Return both sides in comparable form: the ranks of two single files do not matter.
+    """Return both sides in comparable form; the ranks of two single files do not matter.
 
     Raises:
-        UsageError: One side is a file of several, and the other a checkpoint.
+        UsageError: One side is one file of several, and the other a checkpoint.
     """
     if (ours.file is None) is not (theirs.file is None) and max(
         len(side.checkpoint.shards) for side in (ours, theirs)
@@ -101,7 +101,7 @@ def _without_rank(side: Side) -> Side:
 
 
 def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Add to each finding the tree that it concerns."""
+    """Add to each finding the tree with the problem."""
     root = side.tree.inventory.root
     for finding in findings:
         is_foreign = finding.path is not None and root not in {peer.tree.inventory.root, "."}
@@ -134,7 +134,7 @@ def _listed(
 def _compared(
     ours: Side, theirs: Side, lists: dict[_Held, dict[str, str]], *, tensors: Sequence[str], numerics: bool
 ) -> Iterator[Observation]:
-    """Compare the values of every file of A with those of B."""
+    """Compare the values in every file of A with those in B."""
     counterparts_by_key = {_shard_key(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
     by_file = {
         shard.path: counterparts_by_key[shard_key]

@@ -1,4 +1,4 @@
-"""Copies of a tensor on other ranks: their differences, and rebuilding from a proven copy.
+"""Copies of a tensor on other ranks: find differences, and rebuild shards from a proven copy.
 
 Used by `ckpttool repair shards`, the advice of `resolve` on a skipped save, and the findings of `verify` and
 `seal` about copies if every byte is read. The heal starts in `verbs.py`; `rules.py` decides which copy is proven. The

@@ -1,4 +1,4 @@
-"""Advice to use `repair shards` for a checkpoint that `resolve` skipped, without reading all of it."""
+"""Advice to use `repair shards` for a checkpoint that `resolve` skipped, without reading the complete checkpoint."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _MOST_LOOKED_AT = 2
 
 
 _MOST_ASKED = 8
-"""Number of shards that are checked for possible copies: those of one node."""
+"""Maximum number of shards that are checked for possible copies, as many as one node has."""
 
 _ALL_ASKED = 32
-"""Up to this number, all ranks are checked for copies."""
+"""Maximum number of ranks up to which every rank is checked for copies."""
 
 
 class HealAdvice(NamedTuple):
@@ -46,14 +46,14 @@ class HealAdvice(NamedTuple):
     finding: Finding
     """A note about the benefit; its path is the checkpoint's name."""
     remedy: str
-    """The same as the remedy of the rejected checkpoint."""
+    """The same advice, as the remedy for the rejected checkpoint."""
 
 
 def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
-    """Report whether a newer checkpoint that was skipped because of its shards can, or may, be rebuilt.
+    """Report whether a newer checkpoint that was skipped because of its shards can or might be rebuilt.
 
     Args:
-        seen: The choice without the heal.
+        seen: The choice if nothing is healed.
     """
     tree, question, point = seen
     for rejection in point.rejected[:_MOST_LOOKED_AT]:
@@ -98,7 +98,7 @@ def _advice(
 
 
 def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
-    """Return the approximate bytes to read: the checkpoint, and the proofs of copies; counting stops at the limit.
+    """Return the approximate number of bytes to read for the checkpoint and the proofs; counting stops at the limit.
 
     All files of the rank count: a truncated file is small, but the files with which it is compared are not.
     """
@@ -156,11 +156,11 @@ def heal_advice(
     """Return the benefit of healing a checkpoint; None if there is no benefit.
 
     Args:
-        point: The choice without the heal.
+        point: The choice if nothing is healed.
         checkpoint: A checkpoint that was skipped.
         root: Root of the tree.
-        is_proven: Whether it was read completely and has proven copies; otherwise some rank's files were equal to those
-            of other ranks.
+        is_proven: Whether the checkpoint was read completely and has proven copies; otherwise some rank's files were
+            equal to those of other ranks.
     """
     command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(checkpoint.name)}"
     gain = f"make {checkpoint.name} intact"

@@ -24,7 +24,7 @@ MOST_SHARDS = 16
 
 
 def document(healing: Healing) -> Document:
-    """`ckpttool/heal/1`."""
+    """`ckpttool/heal/1`: the shards that can be rebuilt, and their donors."""
     return {
         "schema": "ckpttool/heal/1",
         "root": healing.root,
@@ -65,7 +65,7 @@ def _shard(shard: ShardHealing) -> Document:
 
 
 def table(healing: Healing) -> RenderableType:
-    """Show the copy that each shard can be rebuilt from, with its proof."""
+    """Show the copy from which each shard can be rebuilt, with the proof."""
     parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
     for shard in healing.shards[:MOST_SHARDS]:
         parts += [line(), *_shard_lines(shard, done=healing.applied)]

@@ -21,7 +21,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.replicas.findings import ReplicasCode
 
 Place: TypeAlias = "tuple[Rank, ShardRole]"
-"""The rank of a save's file, and its role."""
+"""The rank and the role of a save's file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class SavedShards:
     name: str
     step: Step | None
     same_run: bool
-    """Whether the same start of the training wrote both: between two starts ranks may change places."""
+    """Whether the same start of the training wrote both; between two starts, ranks may change places."""
     shards: Mapping[Place, ShardReport]
-    """Reports of the shards that were read, every byte."""
+    """Reports on the shards, of which every byte was read."""
 
 
 class Sealed(NamedTuple):
@@ -52,16 +52,16 @@ class Target:
     rank: Rank
     role: ShardRole
     path: str
-    """Its path, whether or not the file exists."""
+    """Path of the shard, whether or not the file exists."""
     is_missing: bool
     findings: tuple[Finding, ...]
     """Its problems."""
     sealed: Sealed | None = None
-    """Its sealed contents; None without a manifest."""
+    """The sealed contents; None if there is no manifest."""
 
     @property
     def place(self) -> Place:
-        """Its place, independent of the rank."""
+        """The rank and the role of the shard."""
         return self.rank, self.role
 
 
@@ -75,12 +75,12 @@ class Donor:
     record: str | None = None
     """Path of the record, if there is one."""
     witnesses: tuple[str, ...] = ()
-    """The checkpoints that prove it, if they do."""
+    """The checkpoints that prove the copy, if checkpoints are the proof."""
     rest_agrees: bool = False
-    """Whether the intact part of the damaged file also proves it: it changed as the donor's did."""
+    """Whether the intact part of the damaged file is also proof, because it changed as the donor's did."""
     trust: Trust
     agrees: Rank | None = None
-    """The rank with equal contents, if that is the evidence."""
+    """The rank with equal contents, if that rank is the evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class HealOrder:
         bool, Option("--apply", "Make the changes; without this option, nothing is changed.", "What stays")
     ] = False
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: a younger shard is a sign of a save in progress."""
+    """Age in seconds below which a shard is a sign of a save in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Healing(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if everything is repaired, or would be with --apply; 11 without a proven donor."""
+        """Exit code 0 if everything is repaired, or would be with --apply; 11 if there is no proven donor."""
         if not self.shards and may_be_good(self.lost):
             return ExitCode.INCOMPLETE  # nothing is missing or damaged, and it is unknown whether the save is good
         if self.is_refused:
@@ -169,7 +169,7 @@ class Healing(Answered):
 
     @property
     def is_refused(self) -> bool:
-        """Whether a shard stays unchanged, without a proven donor."""
+        """Whether a shard stays unchanged because there is no proven donor."""
         codes = {finding.code for finding in self.refusals}
         return ReplicasCode.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
 

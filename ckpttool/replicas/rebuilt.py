@@ -1,4 +1,4 @@
-"""Files of a save that are not independent evidence, because they were rebuilt from others or from the same file."""
+"""A save's files that are not independent evidence, because they were rebuilt from others or from the same file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal])
 
     Args:
         reports: Reports of one save, with the digests of tensors.
-        seals: The records of its manifest.
+        seals: The records of the save's manifest.
     """
     by_place = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
     origins: dict[str, str] = {}

@@ -39,10 +39,10 @@ _TO_PROVE = (
 )
 
 _MIN_SAMPLES = 2
-"""Other checkpoints that must show two ranks equal: at a single one, they may be equal by coincidence."""
+"""Number of other checkpoints at which two ranks must hold equal data; at a single one, that may be a coincidence."""
 
 _BEGINNING = 0
-"""The step at which different slices may be equal, because nothing was trained yet."""
+"""The step at which different slices may be equal because nothing has been trained yet."""
 
 _BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
 """Findings about a shard that report only that its copies differ."""
@@ -115,7 +115,7 @@ def find_donors(
     Args:
         targets: The shards.
         reports: Reports of all readable shards of the checkpoint, with every element read, each with its findings.
-        saves: Other checkpoints, those of the same run first, nearest first.
+        saves: Other checkpoints: those of the same run first, and nearest first.
         recorded: The slices of each rank according to the training's own record; None if there is no such record.
         order: The user's choice of donor and tensor.
     """
@@ -179,7 +179,7 @@ def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evide
 
 
 def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
-    """Return the donor with the best evidence; at least, all of its numbers were checked."""
+    """Return the donor with the best evidence; the minimum is that all of its numbers were checked."""
     trust = Trust.NUMERICS if agrees is None else Trust.COPY
     if report.checksum_matched or proof.proof is Proof.SEALED:
         trust, agrees = Trust.CHECKSUM, None
@@ -196,7 +196,7 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
 
 
 def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
-    """Return the intact copies among several proven ones, or why they are unknown.
+    """Return the intact copies among several proven copies, or why they are unknown.
 
     If copies differ, a checksum decides. Without one, three must agree, and they must be the majority of all copies
     that ever existed: two copies with the same damage, for example because one was copied over the other, would outvote
@@ -233,7 +233,7 @@ def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence
 
 
 def _files(reports: Iterable[ShardReport]) -> int:
-    """Count the files: several names of one file count once."""
+    """Count the files; several names of one file count once."""
     stamps = [report.stamp for report in reports]
     return len({stamp for stamp in stamps if stamp is not None}) + stamps.count(None)
 
@@ -259,7 +259,7 @@ def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
 
     Args:
         shard: The target and its donor.
-        tensor: A tensor in which they differ.
+        tensor: A tensor in which the two differ.
     """
     rank = None if shard.donor is None else shard.donor.rank
     why = f"the data of this file and of rank {rank}'s file differ in {tensor}: there is no evidence which is right"
@@ -281,7 +281,7 @@ def metadata_of(
     Args:
         donor: The donor's pairs.
         own_then: The target rank's pairs at another checkpoint, in the order that is kept.
-        donor_then: The donor's pairs there.
+        donor_then: The donor's pairs at that checkpoint.
     """
     donor_now, donor_past = dict(donor), dict(donor_then)
     mine = dict(own_then)
@@ -309,7 +309,7 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
     """Return whether a checkpoint would be the newest intact one once it is healed.
 
     Args:
-        healing: The repair of all of its problems.
+        healing: The repair of all problems of the checkpoint.
         point: The current choice.
     """
     key = healing.checkpoint.key
@@ -322,7 +322,7 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
 
 
 def samples_for(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
-    """Yield the other checkpoints of the same run, then those of its other starts: each nearest first."""
+    """Yield the other checkpoints of the same run, then those of its other starts, nearest first in each group."""
     alike = [save for save in checkpoints if _kind(save) == _kind(checkpoint)]
     at = next((index for index, save in enumerate(alike) if save.key == checkpoint.key), len(alike))
     order = sorted(
@@ -355,7 +355,7 @@ class _RecordCheck(NamedTuple):
     """The extent to which the undamaged shards of a checkpoint confirm the trainer's record."""
 
     is_confirmed: bool
-    """Whether some shards are copies by the record, and all such shards are equal."""
+    """Whether some shards are copies according to the record, and all such shards are equal."""
     shared: frozenset[str]
     """Tensors that are equal in all of these shards, and therefore in any other."""
 
@@ -378,7 +378,7 @@ class Evidence:
             targets: Missing or damaged shards.
             saves: Other checkpoints.
             recorded: The trainer's record, which is ignored if the shards contradict it.
-            tensor: The one tensor that is to be replaced; None if all must be equal.
+            tensor: The one tensor to replace; None if all tensors must be equal.
         """
         self._reports = reports
         self._saves = saves
@@ -399,7 +399,7 @@ class Evidence:
         self._record_checks: dict[tuple[ShardRole, str | None], _RecordCheck] = {}
 
     def digests_of(self, report: ShardReport) -> dict[str, bytes] | None:
-        """Return the digests of the tensors to rebuild; None if one of them is unknown."""
+        """Return the digests of the tensors to rebuild; None if any digest is unknown."""
         if self.tensor is None:
             return _all_digests(report)
         by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
@@ -472,7 +472,7 @@ class Evidence:
     def _proof_by_record(
         self, target: Place, donor: Place, schema: str | None, tensors: Collection[str]
     ) -> CopyProof | str | None:
-        """Return the proof by the trainer's record, or its contradiction; None if it does not cover all tensors.
+        """Return the proof by the trainer's record, or the contradiction; None if the record lacks a tensor.
 
         A record that was not written with the save proves nothing alone: another checkpoint of the run, or other copies
         in this one, must confirm it. A tensor that it does not cover is the same slice if all undamaged shards agree.
@@ -653,7 +653,7 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _all_digests(report: ShardReport) -> dict[str, bytes] | None:
-    """Return the digests of all tensors; None if one of them is unknown."""
+    """Return the digests of all tensors; None if any digest is unknown."""
     digests = report.tensor_digests
     return None if digests is None or len(digests) != report.tensors else digests.by_name
 
@@ -669,7 +669,7 @@ def _is_only_outvoted(report: ShardReport) -> bool:
 
 
 def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
-    """Return whether two reports are about two files: one file under two names is not its own copy."""
+    """Return whether two reports are about two files, because one file with two names is not its own copy."""
     return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 

@@ -54,7 +54,7 @@ from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
 
 MOST_WITNESSES = 4
-"""Greatest number of other checkpoints to read for a proof: a shard without a proof by then is not a copy."""
+"""Maximum number of other checkpoints to read for a proof; a shard without a proof by then is not a copy."""
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
@@ -71,7 +71,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
     Raises:
         UsageError: The checkpoint does not exist.
         NothingToResumeError: The tree has no checkpoint.
-        UnknownLayoutError: Saves of its layout are never changed.
+        UnknownLayoutError: ckpttool never changes saves of this layout.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
         WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
@@ -191,7 +191,7 @@ def _donors(
 
 
 def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
-    """Limit the trust in a seal that a heal wrote to the evidence for that heal's donor."""
+    """Trust a seal that a heal wrote only as far as the evidence for that heal's donor."""
     donor = shard.donor
     if donor is None or donor.trust is not Trust.CHECKSUM:
         return shard
@@ -269,7 +269,7 @@ def _trash(tree: Tree, healing: Healing) -> str | None:
 
 
 def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
-    """Find the trainer's records that must name the checkpoint: it will be the newest intact one."""
+    """Find the trainer's records that must name the checkpoint, because it will be the newest intact one."""
     if not healing.is_mended:
         return ()
     sharded = with_shards(healing)

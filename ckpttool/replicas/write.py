@@ -1,4 +1,4 @@
-"""Write the files for which a repair has found donors, all or none of them."""
+"""Write all or none of the files for which a repair has found donors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Rebuilding:
         """Execute the plan.
 
         Raises:
-            IncompleteError: A donor changed, or a written file differs from it. Nothing was changed.
+            IncompleteError: A donor changed, or a written file differs from its donor. Nothing was changed.
             WriteFailedError: Nothing was changed, or the next change of the tree completes it.
             NotDurableError: The heal is done, but the disk did not confirm it.
         """
@@ -142,10 +142,10 @@ class Rebuilding:
         self._puts.append(put)
 
     def _read_back(self, shard: ShardHealing, ready: Ready, given: ShardReport) -> ShardReport:
-        """Read the written file back: it must be intact, with the donor's tensors.
+        """Read the written file back, which must be intact, with the donor's tensors.
 
         Raises:
-            IncompleteError: It is damaged, or its tensors differ.
+            IncompleteError: The file is damaged, or its tensors differ.
         """
         task = CheckTask(
             root=self._root,
@@ -280,7 +280,7 @@ def _blocks(storage: Storage, pieces: Iterable[Piece]) -> Iterator[bytes | memor
 
 
 PAGE_BYTES = 4096
-"""Unit of loss on a disk: a page of zeros in a damaged file is lost, and contradicts nothing."""
+"""Unit of loss on a disk, in bytes; a page of zeros in a damaged file is lost, and contradicts nothing."""
 
 
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:

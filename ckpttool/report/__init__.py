@@ -1,4 +1,4 @@
-"""One page with everything known about a tree, to read and to send.
+"""One page with everything known about a tree, for reading and sending.
 
 Users call `ckpttool report`, or `ckpttool.report(...)`. It starts in `verbs.py`; `page` writes it.
 """

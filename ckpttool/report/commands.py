@@ -32,7 +32,7 @@ Form = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The contents of the page in addition to the answer, and its output file."""
+    """The contents of the page in addition to the answer, and the output file."""
 
     output: Output
     form: Form = None
@@ -89,8 +89,8 @@ def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, a
     """Reject a file that ckpttool did not write as the target, before the tree is read.
 
     Raises:
-        UsageError: It is in the tree, its folder does not exist, or the path is taken by something else; or two results
-            would go to stdout.
+        UsageError: The target is in the tree, its folder does not exist, or something else has that path; or two
+            results would go to stdout.
     """
     if path == _STDOUT:
         if as_json:
@@ -117,10 +117,10 @@ _STDOUT = "-"
 
 
 def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool, dry_run: bool) -> None:
-    """Write a report to a file, and print the answer in a line, or all of it as JSON; for `-` to stdout.
+    """Write a report to a file (`-` for stdout), and print the answer in one line, or completely as JSON.
 
     Raises:
-        CkptToolError: It could not be written.
+        CkptToolError: The report could not be written.
     """
     from ckpttool.core.render.answers.plan import document
     from ckpttool.core.render.json import pieces

@@ -1,4 +1,4 @@
-"""Everything known about a tree at one point in time: the choice, every save, the logs, the disk."""
+"""Everything known about a tree at one time: the choice, every save, the logs, and the disk."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ReportQuestion:
 
     tree: Annotated[TreeQuestion, QUESTION] = TreeQuestion()
     choice: Annotated[ResumeQuestion, QUESTION] = ResumeQuestion()
-    """The allowed checkpoints, and the level of checking all of them. Requested logs are also drawn."""
+    """The allowed checkpoints, and the level of checking all of them. Requested logs are also plotted."""
     data: Annotated[DataQuestion, QUESTION] = DataQuestion()
     keep_last: Annotated[
         int | None,
         Option("--keep-last", "Also show what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
     ] = None
-    """Newest good checkpoints that a prune would keep; None: no prune is planned."""
+    """Number of newest good checkpoints that a prune would keep; None if no prune is planned."""
     strict: Annotated[
         bool, Option("--strict", "Exit with 10 if a newer checkpoint was skipped.", "Which checkpoint")
     ] = False
@@ -54,7 +54,7 @@ class Curve:
     points: tuple[tuple[Step, float], ...]
     """Ascending by step; a value may be NaN or infinite."""
     threshold: float | None = None
-    """Values at or above this are too high; None: unknown."""
+    """Values at or above this threshold are too high; None if unknown."""
     shows_spikes: bool = False
     """Whether the spikes of the report are of this quantity."""
 
@@ -65,7 +65,7 @@ class TreeReport:
 
     resolution: Resolution
     loaded_from: str | None
-    """The absolute path of the loaded checkpoint; None: no checkpoint, or only the form in the answer."""
+    """The loaded checkpoint's absolute path; None if nothing is loaded, or only the path in the answer is known."""
     layout: str
     """Name of the layout for `--layout`."""
     trainer: str | None

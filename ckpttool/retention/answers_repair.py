@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def document(repair: Repair) -> Document:
-    """`ckpttool/repair/1`."""
+    """`ckpttool/repair/1`: the records to correct, or already corrected."""
     return {
         "schema": "ckpttool/repair/1",
         "root": repair.root,

@@ -1,4 +1,4 @@
-"""Delete checkpoints: all their files move to the trash under a journal, and are later deleted from there."""
+"""Delete checkpoints by moving all files to the trash under a journal, and deleting the trash later."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     """Return the files that are moved with a checkpoint, in order: its members, and separate seals.
 
     Raises:
-        UnknownLayoutError: Its layout does not define how a save is moved.
-        IncompleteError: Something that may belong to it cannot be checked.
+        UnknownLayoutError: The layout does not define how to move a save.
+        IncompleteError: Something that may belong to the checkpoint cannot be checked.
     """
     paths = list(members_of(tree, checkpoint).paths)
     place = tree.seal_place(checkpoint)
@@ -78,7 +78,7 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
 
 
 def expired(tree: Tree, days: float) -> list[str]:
-    """Return the trash folders that are old enough; with zero days, regardless of the clock."""
+    """Return the trash folders that are old enough; for zero days, all folders regardless of the clock."""
     current, patience = time.time(), days * DAY_SECONDS
     return [folder.name for folder in in_trash(tree) if not patience or current - folder.since >= patience]
 
@@ -108,7 +108,7 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
 
 
 def tidy(tree: Tree, *, days: float) -> None:
-    """Delete entries of the trash older than this many days, and leave a reserve for a full disk."""
+    """Delete trash entries older than this many days, and leave a reserve for a full disk."""
     root = tree.inventory.root
     for name in expired(tree, days):
         delete(root, f"{TRASH}/{name}")
@@ -142,7 +142,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
 
 
 def _made_room(tree: Tree, days: float) -> bool:
-    """Delete expired entries of the trash, and the reserve; return whether there were any."""
+    """Delete expired trash entries and the reserve, and return whether there were any."""
     root = tree.inventory.root
     names = expired(tree, days)
     for name in names:
@@ -151,7 +151,7 @@ def _made_room(tree: Tree, days: float) -> bool:
 
 
 def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, deletes: bool) -> None:
-    """Move and delete the checkpoints in turn: each frees the space that the next one needs."""
+    """Move and delete the checkpoints in turn, because each frees the space that the next needs."""
     for number, batch in enumerate(batches):
         _move(root, [batch], () if number else fixes)
         if deletes:

@@ -1,4 +1,4 @@
-"""`ckpttool trash`: three commands."""
+"""The three commands of `ckpttool trash`."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def restore(
 
 
 def _sorted_out(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Distinguish DIR from the names before or after it: DIR exists, or has the form of a path."""
+    """Distinguish DIR from the names around it: DIR exists, or has the form of a path."""
     for place in (-1, 0):
         if len(arguments) > 1 and _is_place(arguments[place]):
             return arguments.pop(place), arguments

@@ -1,4 +1,4 @@
-"""Selection of checkpoints to delete: only those superseded by newer ones with equal proof.
+"""Select the checkpoints to delete: only those superseded by newer checkpoints with equal proof.
 
 The rules, which the tests state independently:
 
@@ -35,19 +35,19 @@ class Verifier(Protocol):
     """Verifies checkpoints on request."""
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
-        """Judge it by headers and sizes."""
+        """Judge a checkpoint by headers and sizes."""
         ...
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
-        """Return whether every shard has a checksum to compare with."""
+        """Return whether every shard has a checksum to compare."""
         ...
 
     def content(self, checkpoint: Checkpoint) -> Verdict | None:
-        """Judge it by all of its bytes; None if headers are enough."""
+        """Judge a checkpoint by all of its bytes; None if headers are enough."""
         ...
 
     def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
-        """Judge it by headers as if only these other checkpoints existed."""
+        """Judge a checkpoint by headers as if only these other checkpoints existed."""
         ...
 
 
@@ -63,14 +63,14 @@ class _Candidate:
     checkpoint: Checkpoint
     word: VerdictWord | None = None
     is_intact: bool = False
-    """Whether headers show no problem."""
+    """Whether the headers show no problem."""
     stays: Why | None = None
     """Why it stays, regardless of counts."""
     because: str = ""
     good: bool = False
     """Whether training could resume from it, as far as it was checked."""
     strong: bool = False
-    """Whether a checksum proves it, or could prove it."""
+    """Whether a checksum proves the checkpoint, or could prove it."""
     proven: bool = False
     refused: str = ""
     """Why its layout forbids moving it."""
@@ -78,7 +78,7 @@ class _Candidate:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Run and step; the same save in two formats has the same position."""
+        """The run and the step, which are the same for one save in two formats."""
         return self.checkpoint.run, self.checkpoint.step or 0
 
     def keep(self, why: Why, because: str) -> None:
@@ -95,11 +95,11 @@ class _Count:
         self._strong: set[tuple[int, int]] = set()
 
     def replaces(self, candidate: _Candidate) -> bool:
-        """Return whether enough others have at least the same proof as this one."""
+        """Return whether enough other checkpoints have at least the same proof as this checkpoint."""
         return len((self._strong if candidate.strong else self._any) - {candidate.at}) >= self._wanted
 
     def is_full(self, candidate: _Candidate) -> bool:
-        """Return whether enough others are proven, in any way."""
+        """Return whether enough other checkpoints are proven, in any way."""
         return len(self._any - {candidate.at}) >= self._wanted
 
     def add(self, candidate: _Candidate) -> None:
@@ -122,7 +122,7 @@ def retain(
         policy: The checkpoints to keep.
         verifier: Verifies one checkpoint.
         without: Lists the same tree as if some checkpoints were deleted.
-        refused: Saves that must not be moved according to their layout, with its reason in words that follow "it".
+        refused: Saves that their layout forbids moving, each with the reason in words that follow "it".
 
     Raises:
         UsageError: A name or prefix does not exist, or there are several training runs and none was chosen.
@@ -165,7 +165,7 @@ def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoin
 
 
 def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
-    """Find the checkpoints to keep. An unknown name is an error: a typing error must not cost a checkpoint."""
+    """Find the checkpoints to keep. An unknown name is an error, because a typing error must not cost a checkpoint."""
     checkpoints = []
     for name in names:
         matches = named(inventory.checkpoints, name)
@@ -332,7 +332,7 @@ def _mending(
     staying: Callable[[Sequence[_Candidate]], frozenset[_Key]],
     differing: frozenset[_Key],
 ) -> _Candidate | None:
-    """Return the newest one that alone restores some of the differing judgements; a half that restores none is skipped.
+    """Return the newest checkpoint that alone restores some differing judgements; a half that restores none is skipped.
 
     Each check is a scan of the tree, and there may be thousands of deletions.
     """
@@ -392,7 +392,7 @@ _BECAUSE_OF_ONE = {
     Why.HEALTHY: "the newest healthy checkpoint",
     Why.NEWER: "no newer good checkpoint",
 }
-"""The same, if the policy keeps only one checkpoint."""
+"""The same reasons, if the policy keeps only one checkpoint."""
 
 
 def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:

@@ -54,7 +54,7 @@ from ckpttool.retention.rules import retain
 from ckpttool.trainers.located import DiskKey
 
 POLL_SECONDS = 10.0
-"""Seconds between two scans during a save: a save takes minutes, a scan of a large tree a second."""
+"""Seconds between two scans during a save; a save takes minutes, and a scan of a large tree a second."""
 
 
 def prune(
@@ -100,7 +100,7 @@ def _assert_here(tree: Tree) -> None:
     """Check that the files to delete are in a folder of this machine.
 
     Raises:
-        UnsafeError: They are not.
+        UnsafeError: The files are elsewhere.
     """
     hint = "without --apply the plan is shown, and --json lists each file"
     if not tree.machines.is_here:
@@ -120,7 +120,7 @@ _MAKE_ROOM = (
 
 
 def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, patience: float) -> Pruning:
-    """Plan again under the lock, and execute it."""
+    """Plan again under the lock, and execute the plan."""
     with change_of(root, timeout=patience):
         tree = complete_tree(question)
         if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content has to be read for that
@@ -155,7 +155,7 @@ def _when_quiet(
 def _proposal(
     tree: Tree, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, refusals: Sequence[Finding]
 ) -> tuple[Pruning, tuple[Batch, ...]]:
-    """Return the plan, and the findings against executing it."""
+    """Return the plan, and the findings that forbid executing it."""
     scan_without = scans_without(replace(question, sizes=True))
 
     def without(removed: Sequence[Checkpoint]) -> Inventory:
@@ -198,7 +198,7 @@ def _proposal(
 
 
 def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
-    """Report machines without a recent part, which may have files: then a missing good save proves nothing."""
+    """Report machines without a recent part: they may have files, so that a missing good save proves nothing."""
     if tree.machines.is_here:
         return []
     against = list(blocking(tree.inventory.findings))
@@ -255,7 +255,7 @@ def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
 
 
 def _sizes(tree: Tree, path: str) -> Mapping[DiskKey, ByteCount]:
-    """Return the size of a file on each disk that has it; an object store is one disk, without a name."""
+    """Return the size of a file on each disk that has the file; an object store is one disk, without a name."""
     try:
         size = tree.storage.stamp(path).size
     except OSError as error:

@@ -36,14 +36,14 @@ def repair_meta(
     Args:
         question: The tree.
         choice: The name or prefix of the checkpoint. Default: the newest intact one.
-        grace: Seconds: a younger shard is a sign of a save in progress.
+        grace: Age in seconds below which a shard is a sign of a save in progress.
         apply: Write the records, each atomically.
 
     Raises:
         UsageError: The name or prefix does not exist.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime.
-        WriteFailedError: A record could not be written: it is unchanged, and the records before it are correct.
+        WriteFailedError: A record could not be written and is unchanged; the records before it are correct.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     question = tree_question(question)

@@ -1,4 +1,4 @@
-"""Checkpoints moved by prunes: list, restore, or delete them permanently."""
+"""List, restore or permanently delete the checkpoints that prunes moved to the trash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 
     Args:
         question: The tree.
-        older_than: Seconds: mark entries of at least this age.
+        older_than: Mark entries of at least this age, in seconds.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -88,14 +88,14 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
         question: The tree.
         name: Name of the checkpoint, or of its folder in the trash if several checkpoints have the name.
         more: Names of further checkpoints.
-        grace: Seconds: a younger shard in the tree is a sign of a save in progress.
+        grace: Age in seconds below which a shard in the tree is a sign of a save in progress.
 
     Raises:
         UsageError: A checkpoint does not exist, or its place is taken.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: A save is in progress, or an entry is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
-        WriteFailedError: The disk reported an error. Moved files stay; the next change of the tree completes it.
+        WriteFailedError: The disk reported an error. Moved files stay; the next change of the tree finishes it.
         NotDurableError: The restore is done, but the disk did not confirm it.
     """
     question = tree_question(question)
@@ -153,8 +153,8 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
     Args:
         question: The tree.
-        older_than: Seconds: only entries of at least this age; 0: all of them.
-        apply: Delete them.
+        older_than: Only entries of at least this age, in seconds; 0 for all entries.
+        apply: Delete these entries.
 
     Raises:
         LockedError: Another ckpttool process is changing this tree.
@@ -190,7 +190,7 @@ class _TrashFolder(NamedTuple):
     checkpoint: Checkpoint | None
     """None if the folder does not have exactly one, or cannot be read completely."""
     unread: Finding | None = None
-    """A subfolder that cannot be listed: its contents are unknown."""
+    """A subfolder that cannot be listed, so that its contents are unknown."""
 
 
 def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_TrashFolder]:
@@ -199,7 +199,7 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     Args:
         tree: The original tree of the moved checkpoints.
         begun_folders: Folders that an interrupted restore was emptying.
-        asked_for: Requested names. If the names of the folders are enough to identify these, no other folder is read:
+        asked_for: Requested names. If folder names are enough to identify these, no other folder is read, because
             there may be thousands, with one file per rank.
     """
     folders = in_trash(tree)
@@ -301,7 +301,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     """Plan every rename: the checkpoint's files in its layout's order, and its seal.
 
     Raises:
-        IncompleteError: Its files are unknown.
+        IncompleteError: The checkpoint's files are unknown.
         UnsafeError: A link or another disk is in the way.
     """
     place = f"{TRASH}/{item.listed.folder}"
@@ -329,7 +329,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
 
 
 def _bring_back(root: str, batches: Sequence[Batch]) -> None:
-    """Move checkpoints back, with the journal of a prune that is undone: the next command completes it."""
+    """Move checkpoints back under the journal of an undone prune, so that the next command can complete the move."""
     paths = [move.path for batch in batches for move in batch.moves]
     if len(set(paths)) < len(paths):
         raise UsageError("two of these have the same destination, and nothing is overwritten: name one of them")

@@ -138,7 +138,7 @@ class WatchOptions:
     ] = None
 
     def question(self, tree: TreeQuestion) -> WatchQuestion:
-        """Make the library's question.
+        """Return the question for the library.
 
         Raises:
             UsageError: The value of an option is invalid.
@@ -216,7 +216,7 @@ class KeepOptions:
     ] = None
 
     def question(self, tree: TreeQuestion) -> PartQuestion | None:
-        """Make the library's question.
+        """Return the question for the library.
 
         Raises:
             UsageError: An option describes a part, but no part is written.

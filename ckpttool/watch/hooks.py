@@ -16,15 +16,15 @@ HOOK_SECONDS = 60.0
 
 
 def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
-    """Run a hook, and return its error, in words that follow its name; None on success.
+    """Run a hook, and return the error in words that follow the hook's name; None on success.
 
-    It runs in a separate process group, so that Ctrl-C at the terminal does not interrupt it. Its output goes to
+    The hook runs in a separate process group, so that Ctrl-C at the terminal does not stop it. Its output goes to
     stderr: stdout is reserved for the result.
 
     Args:
         command: The command, as `execvp` takes it.
-        event: The event, on its stdin as one line of JSON; its names never become a part of the command.
-        environment: Its environment.
+        event: The event, which the hook gets on stdin as one line of JSON; names never become part of the command.
+        environment: Environment of the hook.
     """
     variables = {
         "CKPTTOOL_EVENT": event.kind.value,

@@ -1,4 +1,4 @@
-"""A tree with known folder listings: the folders' times show whether a name in one changed."""
+"""A tree with known folder listings; the times of a folder show whether a name in it changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Moved = tuple[int, int, int]
 
 SECOND = 10**9
 TICK = SECOND // 50
-"""Nanoseconds: kernels take a file's times from a clock that ticks a hundred times a second."""
+"""Nanoseconds, as a kernel takes a file's times from a clock that ticks a hundred times per second."""
 
 
 class ListedStorage(PassedOn):
@@ -81,10 +81,10 @@ def _is_fresh(times: Moved) -> bool:
 
 
 class ListedFiles:
-    """The files of a folder with a suffix: whether one was added, removed, or rewritten since."""
+    """The files with a suffix in a folder, to detect whether one was added, removed or rewritten."""
 
     unfinished: Collection[str] = ()
-    """Always empty, because they are replaced atomically."""
+    """Always empty, because the files are replaced atomically."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
         """Record the current files."""
@@ -93,7 +93,7 @@ class ListedFiles:
         self._known = self._now()
 
     def moved(self) -> bool:
-        """Return whether they have changed, or may have changed."""
+        """Return whether the files have changed, or may have changed."""
         return self._known is None or self._now() != self._known
 
     def _now(self) -> dict[str, FileStamp] | None:

@@ -1,4 +1,4 @@
-"""Metrics of a watch for Prometheus: in a file for the node exporter, or over HTTP."""
+"""Metrics of a watch for Prometheus, in a file for the node exporter or over HTTP."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Measured(Protocol):
 
 @contextmanager
 def measured(watch: Measured) -> Iterator[Callable[[], None]]:
-    """Serve a watch's metrics inside, and yield a function that writes them.
+    """Serve a watch's metrics while the context is open, and yield a function that writes the metrics.
 
     Args:
-        watch: The watch; its question has their destination.
+        watch: The watch, whose question names the destination of the metrics.
 
     Raises:
         UsageError: prometheus-client is not installed, or the address cannot be used.
@@ -84,7 +84,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
 
 
 def _metrics(watch: Measured) -> Iterator[Metric]:
-    """Yield the known values. Unknown ones are left out: no number represents them."""
+    """Yield the known values. Unknown values are left out, because no number represents them."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     watched = watch.known

@@ -24,7 +24,7 @@ class SaveState(str, Enum):
 
     SAVING = "saving"
     COMPLETE = "complete"
-    """All of its files exist, and are no longer changing."""
+    """All files exist, and are no longer changing."""
     GOOD = "good"
     BAD = "bad"
     """Reported as not good, for any reason."""
@@ -36,7 +36,7 @@ class EventKind(str, Enum):
     GOOD = "good"
     BAD = "bad"
     UNREADABLE = "unreadable"
-    """It could not be read to its end within the patience: unknown, not damaged."""
+    """The save could not be read to the end within the patience, so it is unknown but not known to be damaged."""
     HEALTH_UNKNOWN = "health-unknown"
     """Intact, but within the patience no log has a value to compare with the threshold."""
     READ_AGAIN = "read-again"
@@ -67,18 +67,18 @@ class SeenSave:
     fingerprint: str
     """Changes if a file is added, removed or changed."""
     incomplete: tuple[Finding, ...] = ()
-    """Number of files that are missing in the listing so far."""
+    """Findings about files that are missing in the listing so far."""
     nbytes: ByteCount | None = None
     age: float | None = None
-    """Seconds since one of its files was written, by the clocks of the disk and this machine; None if unknown."""
+    """Seconds since a file was last written, by the clocks of the disk and this machine; None if unknown."""
     written_ns: tuple[int, int] | None = None
-    """Times at which the first and the last of its files were written, by the disk's clock; None if unknown."""
+    """Times at which the first and the last file were written, by the disk's clock; None if unknown."""
     files: int = 0
-    """Number of its files with tensors or state."""
+    """Number of files with tensors or state."""
     beside: str = ""
-    """Changes with any other file in its own folder: records, temporary files."""
+    """Changes with any other file in the save's own folder, such as records and temporary files."""
     is_committed: bool = False
-    """Whether the trainer itself reports it as finished."""
+    """Whether the trainer itself reports the save as finished."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -95,7 +95,7 @@ class SeenNode:
     name: str
     """Name for messages."""
     mark: str
-    """A text that changes when it is rewritten; empty if it does not exist."""
+    """A text that changes when the part is rewritten; empty if the part does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +105,13 @@ class Sighting:
     saves: tuple[SeenSave, ...]
     """Newest first."""
     is_complete: bool = True
-    """False if a folder could not be listed: missing files may be in it."""
+    """False if a folder could not be listed, because missing files may be there."""
     free_bytes: ByteCount | None = None
     """Free bytes on the tree's disk; None if unknown."""
     nodes: tuple[SeenNode, ...] = ()
     """By number, if machines write parts of it; empty if this machine sees the tree itself."""
     under_way: str = ""
-    """Changes with temporary files: some rank is still writing."""
+    """Changes with temporary files, which show that some rank is still writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,9 @@ class KnownNode:
     name: str
     mark: str
     since: float
-    """Last observed time of writing, by the watch's own clock."""
+    """Time at which the part was last seen to be written, by the watch's own clock."""
     told: bool = False
-    """Whether it was reported as no longer written, or missing."""
+    """Whether the part was reported as no longer written, or as missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,34 +137,34 @@ class KnownSave:
     fingerprint: str
     state: SaveState
     first_seen: float
-    """Time at which it arrived, or at which its reported state ended."""
+    """Time at which the save arrived, or at which its reported state ended."""
     changed_at: float
-    """Time of the last change of its files."""
+    """Time of the last change in the save's files."""
     still: int = 0
-    """Number of polls since then."""
+    """Number of polls since the last change."""
     judged_at: float | None = None
-    """Time of the last read in its current state; None if it has not been read."""
+    """Time of the last read in the current state; None if the save has not been read."""
     word: VerdictWord | None = None
     """The last verdict in one word."""
     was_good: bool = False
-    """Whether it was ever good, regardless of later changes."""
+    """Whether the save was ever good, regardless of later changes."""
     told_incomplete: bool = False
     read_again: bool = False
-    """Whether it was read once more since it was verified as good."""
+    """Whether the save was read again after it was verified as good."""
     good_as: str = ""
-    """Its fingerprint when it was last verified as good."""
+    """Fingerprint of the save when it was last verified as good."""
     seal_tried: bool = False
-    """Whether it was read to be sealed as it is now."""
+    """Whether the save, as it is now, was read to be sealed."""
     newest_ns: int | None = None
-    """Time at which the last of its files was written, by the disk's clock; None if unknown."""
+    """Time at which the last file was written, by the disk's clock; None if unknown."""
     good_ns: int | None = None
-    """The same when it was last verified as good."""
+    """The same when the save was last verified as good."""
     rewritten: bool = False
-    """Whether each of its files was written again since it was good, by a run that went back to an earlier step."""
+    """Whether a run that went back to an earlier step has rewritten every file since the save was good."""
     files: int = 0
     """As in `SeenSave`."""
     good_files: int = 0
-    """The same when it was last verified as good."""
+    """The same when the save was last verified as good."""
     beside: str = ""
     """As in `SeenSave`."""
 
@@ -176,12 +176,12 @@ class Watched:
     saves: tuple[KnownSave, ...] = ()
     """Newest first."""
     now: float = 0.0
-    """The watch's own clock at the last poll, in seconds: it never goes back."""
+    """The watch's own clock at the last poll, in seconds. This clock never goes back."""
     last_new: float | None = None
-    """Arrival of the latest save, by this clock; for saves of the first poll, the time of writing. None for no save.
+    """Arrival of the latest save, by this clock; for saves in the first poll, the time of writing; None for no save.
     """
     newest: str | None = None
-    """The key of that save."""
+    """The key of the latest save."""
     intervals: tuple[float, ...] = ()
     """Seconds between the last few saves."""
     durations: tuple[float, ...] = ()
@@ -191,7 +191,7 @@ class Watched:
     low_told: bool = False
     """Whether lack of space for the next save was reported."""
     unseen_since: float | None = None
-    """Time since when the tree has been invisible or empty; None if it is visible."""
+    """Time at which the tree became invisible or empty; None if it is visible."""
     unseen_told: bool = False
     nodes: tuple[KnownNode, ...] = ()
     """By number."""
@@ -200,7 +200,7 @@ class Watched:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all saves, by their verdicts; 14 for a save that was not read; 11 without a save."""
+        """The safest code over the verdicts on all saves; 14 if a save was not read; 11 if there is no save."""
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         codes = {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
@@ -237,21 +237,21 @@ class Judge:
     key: str
     fingerprint: str
     final: bool
-    """Whether patience has ended: findings are reported even if a save in progress would have them."""
+    """Whether patience has ended, so that findings are reported even if a save in progress would have them."""
     cold: bool
-    """Whether it was good before, and is read again."""
+    """Whether the save was good before, and is read again."""
     seal: bool = False
-    """Whether it is to be sealed if it is good."""
+    """Whether to seal the save if it is good."""
     fresh: bool = False
-    """Whether it has not been good yet: its current state is what the trainer intended."""
+    """Whether the save has not been good yet, so that its current state is the one that the trainer intended."""
     rewritten: bool = False
-    """As in `KnownSave`: its records belong to another save of its name."""
+    """As in `KnownSave`: the records belong to another save of the same name."""
     grown: bool = False
-    """Whether files were added to those verified as good: its records were made too early."""
+    """Whether files were added to those verified as good, so that the records were made too early."""
     beside: str = ""
     """As in `SeenSave`."""
     early: bool = False
-    """Whether to read it only if it is no longer in memory: the next read is not due yet."""
+    """Whether to read the save only if it is no longer in memory, because the next read is not due yet."""
     good_ns: int | None = None
     """As in `KnownSave`."""
 
@@ -264,9 +264,9 @@ class Judgement:
     word: VerdictWord
     findings: tuple[Finding, ...]
     cached: bool | None = None
-    """Whether most of it came from memory instead of the disk; None if the system does not show it."""
+    """Whether most of the save came from memory instead of the disk; None if the system does not show that."""
     sealed: bool = False
-    """Whether it is sealed now."""
+    """Whether the save is sealed now."""
     norm: float | None = None
     """Embedding local norm (sum of squares) at the save, if a threshold is set and the log shows the norm."""
     written_since: frozenset[str] = frozenset()
@@ -281,7 +281,7 @@ class WatchEvent(Answered):
 
     kind: EventKind
     subject: str
-    """Its subject, to recognize duplicates: its key and the state of its files."""
+    """The key of the save and the state of its files, to recognize duplicates."""
     name: str | None
     """Name of the save; None if no save is concerned."""
     step: Step | None
@@ -321,7 +321,7 @@ class WatchQuestion:
     threshold: float | None = None
     """Embedding local norm (sum of squares) from which a save is unhealthy; None to use the trainer's record alone."""
     logs: LogQuestion = LogQuestion()
-    """Patterns of the logs that show it; without patterns, those in the output folder."""
+    """Patterns of the logs that show the norm; if no pattern is given, the logs in the output folder."""
     hook: tuple[str, ...] = ()
     """The command to run for each event, as words; empty for no command."""
     max_rate: int | None = None
@@ -331,6 +331,6 @@ class WatchQuestion:
     listen: tuple[str, int] | None = None
     """Host and port of the metrics server; None for no server."""
     environment: Mapping[str, str] | None = None
-    """Environment of the process: for the path of the state, and for hooks."""
+    """Environment of the process, for the path of the state and for hooks."""
     part: PartQuestion | None = None
     """The part that this machine keeps for another watch that judges all parts; None if this watch judges."""

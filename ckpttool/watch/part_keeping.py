@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.watch.reading import Reading
 
 RUN = "watch"
-"""The run's name if none is given: unnamed parts count as older ones after an hour."""
+"""The run's name if none is given, because unnamed parts count as older ones after an hour."""
 
 ANEW_EVERY = 4
 """Polls after which an unchanged part is rewritten, so that this machine is not considered dead."""
@@ -50,7 +50,7 @@ class PartKeeping:
             say: Called with problems, by subject.
 
         Raises:
-            UsageError: The number of the part is unknown, or it cannot be written there.
+            UsageError: The number of the part is unknown, or the part cannot be written there.
         """
         process = process_of_part(question.part)
         if process is None:
@@ -66,14 +66,14 @@ class PartKeeping:
         self._is_written = False
 
     def keep(self, reading: Reading | None, *, moved: bool) -> None:
-        """Write the part if files changed or were read, or at its interval.
+        """Write the part if files changed or were read, or if its interval has passed.
 
         Args:
             reading: The save that is being read.
             moved: Whether a file may have changed.
 
         Raises:
-            UsageError: It cannot be written there, as the first attempt shows.
+            UsageError: The part cannot be written there, as the first attempt shows.
         """
         reports = {} if reading is None else reading.reports
         new = {path: report for path, report in reports.items() if self._read.get(path) is not report}
@@ -96,7 +96,7 @@ class PartKeeping:
             self._forget(written.seat.root)
 
     def _forget(self, root: str) -> None:
-        """Discard the reports of deleted files: a watch runs for months."""
+        """Discard the reports on deleted files, because a watch runs for months."""
         import os
 
         if os.path.isdir(root):

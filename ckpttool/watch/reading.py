@@ -1,4 +1,4 @@
-"""Read the saves of a watched tree in a separate thread: no poll waits for a hundred gigabytes."""
+"""Read the saves of a watched tree in a separate thread, so that no poll waits for a hundred gigabytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROBED = 64
 """Number of shards that show whether a save is still in memory."""
 
 LEAVE_SECONDS = 2.0
-"""Seconds to wait for the thread at the end: enough to finish a manifest. A read is abandoned."""
+"""Seconds to wait for the thread at the end, enough to finish a manifest. A read is abandoned."""
 
 GIB = 1 << 30
 
@@ -45,7 +45,7 @@ _WORDS = {
     Severity.DAMAGE: VerdictWord.DAMAGED,
     Severity.UNSAFE: VerdictWord.UNSAFE,
 }
-"""The state of a save by facts besides its verdict: its health, or its seal."""
+"""The state of a save by facts other than its verdict: health or seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,12 @@ class Read:
 
     request: Judge
     judgement: Judgement | None = None
-    """None if it does not apply to the files: they changed while they were read, or the watch ended."""
+    """None if the files changed while they were read, or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
     """Notes for the user."""
     error: BaseException | None = None
-    """The exception that stopped it."""
+    """The exception that stopped the read."""
 
 
 class Reading:
@@ -91,7 +91,7 @@ class Reading:
         self._thread.start()
 
     def leave(self) -> None:
-        """Cancel the read: it ends after the current shard, or with the process."""
+        """Cancel the read, which ends after the current shard, or with the process."""
         self._left = True
         self._thread.join(LEAVE_SECONDS)
 
@@ -135,7 +135,7 @@ class Reading:
         return judgement, nbytes
 
     def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
-        """Return the relevant findings: if only a part of the save is here, those of its files alone."""
+        """Return the relevant findings; if only a part of the save is here, only the findings about its files."""
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
         if self._tree.machines.is_here:
@@ -162,7 +162,7 @@ class Reading:
         return session_for(self._tree, question)
 
     def _verdict(self, session: Session, checkpoint: Checkpoint) -> Verdict | None:
-        """Read a save; None if it was cancelled."""
+        """Read a save; None if the read was cancelled."""
         for event in session.events(checkpoint):
             if isinstance(event, Verdict):
                 reports = {
@@ -231,7 +231,7 @@ def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
-    """Return whether all files of a save still match the listing: retention may delete it during the read."""
+    """Return whether all files of a save still match the listing; retention may delete the save during the read."""
     try:
         return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
     except OSError:
@@ -239,7 +239,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Return whether most of a save is in memory, so that reading it does not test the disk; None if unknown."""
+    """Return whether most of a save is in memory, so that a read does not test the disk; None if unknown."""
     cached = []
     if not tree.machines.is_here:
         return None

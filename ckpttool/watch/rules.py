@@ -1,4 +1,4 @@
-"""Interpretation of a poll: new saves, saves to read, and events to report.
+"""Interpret a poll: find new saves, saves to read, and events to report.
 
 A save is first in progress, then complete, then good or bad, and disappears with its files. Two things look like damage
 but are not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported
@@ -35,13 +35,13 @@ from ckpttool.watch.model import (
 )
 
 LEAST_PATIENCE = 600.0
-"""Seconds, by default: a save of a large training takes minutes."""
+"""Minimum patience in seconds; a save of a large training takes minutes."""
 
 USUAL = 8
-"""Saves that determine the usual pace: enough to ignore one outlier, few enough to follow a change."""
+"""Number of saves that determine the usual pace: enough to ignore an outlier, few enough to follow a change."""
 
 LEAST_INTERVALS = 2
-"""Below this the usual pace is unknown."""
+"""Minimum number of intervals; with fewer, the usual pace is unknown."""
 
 TIMES_USUAL = 3
 """Multiple of the usual interval after which a save is overdue."""
@@ -50,7 +50,7 @@ _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
     Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
-"""Codes that no save in progress has: they are reported at once."""
+"""Codes that no save in progress has, and that are therefore reported at once."""
 
 _WHILE_REWRITTEN = frozenset(
     {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED, Code.SCHEMA_DIFFERS}
@@ -70,7 +70,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
         watched: The state before this poll.
         sighting: The result of this poll.
         rule: The rules for reporting events.
-        now: Seconds of the watch's clock; if it went back, it counts as unchanged.
+        now: Seconds of the watch's clock; a clock that went back counts as unchanged.
 
     Returns:
         The new state, and the actions: first the events to report, then the saves to read, newest first.
@@ -119,7 +119,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
 
 
 def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Record that the tree cannot be read: its state is unchanged, and the problem is reported once.
+    """Record that the tree cannot be read, leave the state unchanged, and report the problem once.
 
     Args:
         watched: The state before.
@@ -154,7 +154,7 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
 
     Args:
         known_save: The state before the poll.
-        seen_save: The save in this poll; its age shows for how long it has been quiet.
+        seen_save: The save in this poll; its age shows how long it has been quiet.
         rule: The rule for a save that is no longer written.
         now: Time by the watch's clock.
         moves: Whether a rank is still writing temporary files anywhere in the tree.
@@ -221,7 +221,7 @@ def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownS
 def _next(
     save: KnownSave, seen_save: SeenSave, rule: WatchRule, watched: Watched, *, usual: int
 ) -> tuple[KnownSave, Action | None]:
-    """Return the next state of a save, and the action on it.
+    """Return the next state of a save, and the action to take.
 
     Args:
         save: The known state of the save.
@@ -253,7 +253,7 @@ def _next(
 
 
 def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
-    """Return another read of a good save, if there is a reason for it."""
+    """Return a request for another read of a good save, if there is a reason for one."""
     if rule.seal and not save.seal_tried:  # an earlier watch did not seal
         return _judge(save, rule, cold=True)
     if not rule.again or save.read_again:
@@ -264,7 +264,7 @@ def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -
 
 
 def _once_more(save: KnownSave, rule: WatchRule, patience: float, now: float) -> Judge | None:
-    """Return another read of a save that could not be read: it may be readable later."""
+    """Return a request for another read of a save that could not be read, because it may be readable later."""
     waits = now - (save.judged_at or 0.0) < patience
     return None if waits or save.word not in _MAY_CHANGE else _judge(save, rule, final=True)
 
@@ -321,7 +321,7 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
 
 
 def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Report once that there is no space for the next save, but not while one is written."""
+    """Report once that there is no space for the next save, but not while a save is being written."""
     sizes = {save.key: save.nbytes for save in sighting.saves}
     good = next((save for save in watched.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
     under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in watched.saves)
@@ -339,7 +339,7 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
 
 
 def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Add the result of reading a save; it does not cover files that changed while they were read.
+    """Add the result of reading a save, which does not cover files that changed during the read.
 
     Returns:
         The new state, and the events to report.

@@ -27,7 +27,7 @@ OF_PARTS = OF_A_TREE | {
 """Codes that parts written at different times may cause."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
-"""Codes about the records of a save: these are not shards, but the shards are useless without them."""
+"""Codes about the records of a save, which are not shards, but without which the shards are useless."""
 
 
 def key_of(checkpoint: Checkpoint) -> str:
@@ -54,8 +54,8 @@ def seen_save(
     Args:
         checkpoint: The save.
         wall: Seconds since 1970.
-        codes: Codes that mean that it may be in progress.
-        reported: The other known facts about its files: a difference means a change.
+        codes: Codes which mean that the save may be in progress.
+        reported: Other known facts about the save's files; a difference means a change.
         extras: As in `SeenSave`.
     """
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)

@@ -1,4 +1,4 @@
-"""Polls of a watched tree: of saves on this machine, of one machine's part, or of all parts."""
+"""Poll a watched tree for saves on this machine, for one machine's part, or for all parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Moves(Protocol):
-    """Detects changes of a tree since its listing."""
+    """Detects changes in a tree since its listing."""
 
     @property
     def unfinished(self) -> Collection[str]:
@@ -43,15 +43,15 @@ class Moves(Protocol):
         ...
 
     def moved(self) -> bool:
-        """Return whether it may have changed."""
+        """Return whether the tree may have changed."""
         ...
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
-    """Scan as `scan` does; also return an object that detects later changes of the tree, or of a part of it.
+    """Scan as `scan` does; also return an object that detects later changes in the tree, or in a part of it.
 
     Raises:
-        UsageError: As for `scan`; or it cannot be polled.
+        UsageError: As for `scan`; or the tree cannot be polled.
     """
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 
@@ -69,18 +69,18 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
 
 STAMPS_A_POLL = 2048
-"""Number of files of known saves that an idle poll checks, in turn."""
+"""Number of files from known saves that an idle poll checks, in turn."""
 
 
 MOST_BESIDE = 20_000
-"""Number of names that a poll checks in the folder of a save that is not known to be good."""
+"""Maximum number of names that a poll checks in the folder of a save that is not known to be good."""
 
 
 class InPlace:
-    """The files of a tree's saves, newest first: a write in place does not change a folder's times."""
+    """The files of a tree's saves, newest first, because a write in place does not change a folder's times."""
 
     def __init__(self, tree: Tree, turn: int) -> None:
-        """Record their current state.
+        """Record the current state of the files.
 
         Args:
             tree: The tree as listed.
@@ -131,7 +131,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
 
     Args:
         tree: The tree as listed.
-        listed: Paths of its unfinished files.
+        listed: Paths of the tree's unfinished files.
         question: Whether it is a part, the level of the check of its shards, and the patience.
         watched: The good saves, and the machines that fell silent.
         wall: Seconds since 1970.
@@ -217,7 +217,7 @@ def _moved(storage: Storage, paths: Iterable[str]) -> str:
 
 
 def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return which shards of a save are sealed: shards sealed after they were read are read again, and compared."""
+    """Return which shards of a save are sealed; shards sealed after they were read are read again, and compared."""
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
 
@@ -279,7 +279,7 @@ _MOST_HOSTS = 4
 
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
-    """Return the machines with parts of a tree, and the missing part of each other one."""
+    """Return the machines with parts of a tree, and the missing part of each other machine."""
     seats = {seat.number: seat for seat in merge.seats_read}
     return tuple(
         SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))

@@ -1,6 +1,6 @@
-"""The saved state of a watch: it outlives the process, and an invalid one counts as missing.
+"""The saved state of a watch, which outlives the process. An invalid state counts as missing.
 
-It contains the reported events, so a restart repeats none of them; it is written after a hook ran, so none is lost.
+The state contains the reported events, so a restart repeats none; it is written after a hook ran, so none is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ckpttool.watch.model import KnownNode, KnownSave, SaveState, Watched
 SCHEMA = "ckpttool/watch-state/1"
 
 STATE_LIMIT = 64 << 20
-"""Bytes: enough for about a hundred thousand saves."""
+"""Maximum bytes, enough for about a hundred thousand saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class WatchState:
     boot: str
     """Boot ID of the machine whose clock the times use; empty if unknown."""
     seconds: float
-    """Seconds since that boot."""
+    """Seconds since the machine booted."""
     wall: float
     """Seconds since 1970, in case the machine was restarted."""
 

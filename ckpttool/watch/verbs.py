@@ -1,4 +1,4 @@
-"""Watch a tree: detect each checkpoint as it is saved, read it when it is complete, and report the result."""
+"""Watch a tree: detect each checkpoint as it is saved, read the complete checkpoint, and report the result."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from ckpttool.watch.seeing import Moves
 
 FULL_EVERY = 20
-"""Number of polls after which all folders are listed regardless of their times: NFS shows these up to a minute late."""
+"""Number of polls after which all folders are listed regardless of times, which NFS shows up to a minute late."""
 
 KEEP_SECONDS = 60.0
-"""Seconds after which the state is written even without events: only the watch's clock would be lost."""
+"""Seconds after which the state is written even without events; only the watch's clock would be lost."""
 
 
 class Machine:
@@ -101,7 +101,7 @@ class Watch:
         self._rule = replace(question.rule, seal=question.seal)
         self._stopping = False
         self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
-        """Results of reads; None: check whether to stop."""
+        """Results of reads; None to check whether to stop."""
         self._reading: Reading | None = None
         self._waiting: list[Judge] = []
         self._is_idle = False
@@ -202,7 +202,7 @@ class Watch:
     # Observation.
 
     def _look(self) -> Sighting | str:
-        """Return the observation now, or why it is impossible, which is reported once."""
+        """Return the current observation, or why none is possible; a reason is reported once."""
         self._polls += 1
         self._is_idle = False
         try:
@@ -244,7 +244,7 @@ class Watch:
 
     @property
     def _is_only_look(self) -> bool:
-        """Whether only this single poll reports an unreadable tree: a part reports that itself."""
+        """Whether only this single poll can report an unreadable tree; a part reports that itself."""
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
@@ -279,7 +279,7 @@ class Watch:
     # Reading.
 
     def _begin_reading(self) -> None:
-        """Read the first waiting save, unless one is being read."""
+        """Read the first waiting save, unless a read is in progress."""
         while self._reading is None and self._waiting and not self._stopping:
             judge = self._waiting.pop(0)
             tree = self._tree
@@ -294,7 +294,7 @@ class Watch:
             self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
-        """Wait for the current read, and report its result; False if it timed out."""
+        """Wait for the current read, and report the result; return False on a timeout."""
         try:
             read = self._mail.get(timeout=seconds)
         except queue.Empty:
@@ -324,7 +324,7 @@ class Watch:
     # Reports.
 
     def _tell_and_keep(self, watched: Watched, events: tuple[WatchEvent, ...]) -> None:
-        """Report the events, and only then mark them as reported: an interrupt may come at any moment."""
+        """Report the events, and only then mark them as reported, because an interrupt may come at any moment."""
         for event in events:
             if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
                 continue  # a part of a save has nothing else to report
@@ -359,7 +359,7 @@ class Watch:
             self._note(f"the hook of {reported.kind.value} {reported.name or root} {failure}")
 
     def _measure(self) -> None:
-        """Write the metrics; if that fails, their age shows it."""
+        """Write the metrics; if that fails, the age of the metrics shows the failure."""
         try:
             self._write_metrics()
         except (WriteFailedError, NotDurableError) as error:
@@ -383,9 +383,9 @@ class Watch:
         self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()
 
     def _keep(self, *, always: bool = False) -> None:
-        """Save the state after events; a reported event is in it once its hook ran.
+        """Save the state after events; the state contains a reported event once the event's hook ran.
 
-        If the disk refuses it, the watch continues: the next watch reports the unsaved events again.
+        If the disk refuses the write, the watch continues, and the next watch reports the unsaved events again.
         """
         if self._place is None:
             return

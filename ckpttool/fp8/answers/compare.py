@@ -1,4 +1,4 @@
-"""Comparison of two training runs: the gap between their losses, its start, and what to do."""
+"""Comparison of two training runs: the gap between their losses, when the gap starts, and what to do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _MATCHES = {
 
 
 def document(answer: CurvesAnswer) -> Document:
-    """`ckpttool/fp8-compare/1`: the gap between two training runs, its start, and its kind."""
+    """`ckpttool/fp8-compare/1`: the gap between two training runs, when the gap starts, and its kind."""
     comparison = answer.comparison
     gap, floor, norm, limit = comparison.gap, comparison.floor, comparison.norm_gap, measured(comparison.limit)
     return {
@@ -146,7 +146,7 @@ def _case(answer: CurvesAnswer) -> str | None:
 
 
 def table(answer: CurvesAnswer) -> RenderableType:
-    """Show the class in a sentence, its numbers, the gap over the steps, and what to do."""
+    """Show the class of the gap in a sentence, the numbers behind it, the gap over the steps, and what to do."""
     comparison = answer.comparison
     numbers = list(_numbers(comparison))
     parts: list[RenderableType] = [_headline(answer)]

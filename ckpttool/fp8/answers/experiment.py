@@ -26,7 +26,7 @@ def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
 
 
 def flags(change: Change) -> Iterator[str]:
-    """Return a change, one setting per line: no script is edited."""
+    """Return a change, one setting per line, because no script is edited."""
     for name in change.remove:
         yield f"remove {name}"
     for name, value in change.set:

@@ -28,7 +28,7 @@ _STYLE = {Risk.FINE: "", Risk.WEAK: "yellow", Risk.LOST: "bold red"}
 
 
 def document(answer: Fp8Probe) -> Document:
-    """`ckpttool/fp8-probe/1`: every tensor that was checked, worst first, under every requested recipe."""
+    """`ckpttool/fp8-probe/1`: every checked tensor under every requested recipe, worst first."""
     return {
         "schema": "ckpttool/fp8-probe/1",
         "root": answer.inventory.root,
@@ -48,7 +48,7 @@ def document(answer: Fp8Probe) -> Document:
 
 
 def tensor_document(tensor: ProbedTensor) -> Document:
-    """Encode one tensor: also a row of `--stats`."""
+    """Encode one tensor; a row of `--stats` has the same form."""
     numbers = fields_of(tensor.numbers, _figure)
     recipes = [_cast(cast, risk) for cast, risk in zip(tensor.numbers.recipes, tensor.risks, strict=True)]
     place = {name: numbers[name] for name in ("name", "path", "rank")}
@@ -127,13 +127,13 @@ class _Row(NamedTuple):
 
     name: str
     worst: ProbedTensor
-    """The worst of its parts, over all files that contain it."""
+    """The worst part of the tensor, over all files that contain it."""
     places: int
-    """The number of those parts and files."""
+    """Number of the tensor's parts, over all files."""
 
 
 def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
-    """Return tensors by their names, in their order."""
+    """Return tensors by name, in the given order."""
     places = Counter(tensor.whole_name for tensor in tensors)
     worst: dict[str, ProbedTensor] = {}
     for tensor in tensors:
@@ -179,7 +179,7 @@ def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[R
 
 
 def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
-    """Count the tensors that each recipe loses, if any: which of them would help."""
+    """Count the tensors that each recipe loses, if any, to show which recipe would help."""
     counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
     titles = [title.strip().lower() for title, _ in _recipes(answer)]
     if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
@@ -188,7 +188,7 @@ def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableTyp
 
 
 def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
-    """Return a header for each recipe and format, and its priority if space is short."""
+    """Return a header for each recipe and format, and the priority of each if space is short."""
     question = answer.question
     casts = [(recipe.value, format_.value) for recipe in question.shown for format_ in question.formats]
     several = len(question.formats) > 1
@@ -238,7 +238,7 @@ def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[Render
 
 
 def _apart(answer: Fp8Probe) -> Iterator[str]:
-    """Describe the tensors outside the tables, and data that no checkpoint has."""
+    """Describe the tensors that the tables leave out, and the data that no checkpoint contains."""
     resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
     if resting:
         yield f"Already in FP8: {counted(len(resting), 'tensor')}; scales and codes were checked."

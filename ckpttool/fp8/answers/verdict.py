@@ -1,4 +1,4 @@
-"""The cause of a gap, its fix, and the next round."""
+"""The cause of a gap, the fix, and the next round."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _shown(result: Shown) -> Document:
 
 
 def table(answer: Fp8Verdict) -> RenderableType:
-    """Show the verdict, the result of each experiment, the fix, and the next experiments."""
+    """Show the verdict, the result of each experiment, the fix, and the experiments to run next."""
     decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
     style = "bold red" if decided else "bold yellow"
     if answer.kind is VerdictKind.INNOCENT:

@@ -1,4 +1,4 @@
-"""Values as JSON: each field by its name."""
+"""Values as JSON objects, with each field under its own name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ckpttool.core.formats.strict_json import Json, measured
 
 
 def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
-    """Return a value as JSON; a dataclass as its fields in order.
+    """Return a value as JSON; a dataclass becomes an object with its fields in order.
 
     Args:
-        value: Consists of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
+        value: Made of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
         number: How floats are rounded.
     """
     if isinstance(value, Enum):

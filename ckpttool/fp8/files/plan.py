@@ -1,4 +1,4 @@
-"""`plan.json` of a folder of FP8 experiments: written, printed, and read."""
+"""Write, print and read `plan.json` in a folder of FP8 experiments."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
         where: Name of the file, for the error.
 
     Raises:
-        UnsafeError: ckpttool did not write it: files next to it must not be changed.
+        UnsafeError: ckpttool did not write the file, so files next to it must not be changed.
     """
     try:
         document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)

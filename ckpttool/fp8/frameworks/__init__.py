@@ -1,1 +1,1 @@
-"""FP8 in each framework: its settings, the experiments it supports, and the arithmetic in its logs."""
+"""FP8 in each framework: the settings, the supported experiments, and the arithmetic in the logs."""

@@ -1,4 +1,4 @@
-"""Megatron's arguments: printed at its start, or in a script or a separate file, which is never run.
+"""Megatron's arguments, as printed when it starts, or in a script or a separate file. Scripts are never run.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`). The
@@ -23,7 +23,7 @@ NAMES = frozenset({
 """Arguments that concern FP8."""
 
 UNKNOWN = "$"
-"""A variable in a value; its content is unknown unless the script runs."""
+"""Marks a variable in a value, whose content is unknown unless the script runs."""
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
@@ -59,7 +59,7 @@ class PrintedArguments:
     def __init__(self) -> None:
         """Start empty."""
         self.values: dict[str, str] | None = None
-        """By name; None: no printout is complete."""
+        """Values by name; None if no printout is complete."""
         self.lines: dict[str, int] = {}
         """The line number of each argument."""
         self._open: dict[str, tuple[str, int]] | None = None
@@ -81,7 +81,7 @@ class PrintedArguments:
         return True
 
     def end_file(self) -> None:
-        """Discard an incomplete printout: no other file contains the rest of it."""
+        """Discard an incomplete printout, because no other file contains the rest."""
         self._open = None
 
 
@@ -100,7 +100,7 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
 
 
 def has_arguments(text: str) -> bool:
-    """Return whether a text contains the arguments of a training run, about FP8 or not."""
+    """Return whether a text contains a training run's arguments, for FP8 or anything else."""
     flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
     return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
 

@@ -43,16 +43,16 @@ class Setting:
     first_step: Step
     last_step: Step
     load: str | None
-    """The folder of the checkpoint that it starts from; None from scratch."""
+    """The folder of the checkpoint that the experiment starts from; None if it starts from scratch."""
     recipe: Recipe | None
     """The candidate's recipe."""
     framework_version: Version | None
     engine_version: Version | None
-    """Version of Transformer Engine, if it is used."""
+    """Version of Transformer Engine, if the run uses it."""
     arguments: Mapping[str, str] | None
     """The arguments that the candidate's log printed."""
     in_e5m2: bool
-    """Whether gradients are in E5M2; otherwise they are in E4M3, as all other operands."""
+    """Whether gradients are in E5M2; otherwise gradients are in E4M3, like all other operands."""
 
     def argument(self, name: str) -> str | None:
         """Return a printed argument of the candidate; None if unknown."""
@@ -71,13 +71,13 @@ class Framework(ABC):
     """Possible features besides plain FP8, by the framework's names."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the active features besides plain FP8; if the log does not list them, all possible ones."""
+        """Return the active features besides plain FP8, or all possible features if the log lists none."""
         del arguments
         return self.all_extras
 
     @abstractmethod
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return the changes to the candidate's launch that make the experiment, or why it is not supported."""
+        """Return the changes that turn the candidate's launch into the experiment, or why that is not supported."""
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Return whether an experiment ran as planned, according to the framework's log; many log nothing about it."""
@@ -94,7 +94,7 @@ def framework_of(name: str) -> Framework:
     """Return a framework by its name.
 
     Raises:
-        UsageError: No framework has that name, or it has no FP8 training.
+        UsageError: No framework has that name, or the framework has no FP8 training.
     """
     if name in NOT_IN_FP8:
         raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")
@@ -109,7 +109,7 @@ def in_bf16(trial: Trial) -> bool:
 
 
 def regrouped(size: str | None) -> str | None:
-    """Return another micro-batch size that divides this one: half of it, or two instead of one."""
+    """Return a different micro-batch size for the same samples: half of this size, or two instead of one."""
     if size is None or not size.isdecimal() or int(size) < 1:
         return None
     if int(size) == 1:
@@ -130,7 +130,7 @@ def in_a_script(trial: Trial, setting: Setting) -> list[str]:
 
 
 def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
-    """Return why an experiment that needs a delayed scale is impossible, if it is."""
+    """Return why an experiment that needs a delayed scale is impossible; None if it is possible."""
     needs = trial.drops_history or Arithmetic.CURRENT in trial.products.kinds
     if not needs or setting.recipe in {None, Recipe.DELAYED}:
         return None
@@ -138,7 +138,7 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
 
 
 def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
-    """Return how a log differs from the plan; None if it does not.
+    """Return how a log differs from the plan; None if nothing differs.
 
     Args:
         arithmetic: The printed settings; others are skipped.

@@ -1,4 +1,4 @@
-"""nvdlfw-inspect's logs of Transformer Engine's layers: the casts of each operand, and its statistics.
+"""nvdlfw-inspect's logs of Transformer Engine's layers: the casts and the statistics of each operand.
 
 Source:
     nvdlfw-inspect 0.2.2 (`logging.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08
@@ -116,7 +116,7 @@ def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], 
     """Return the measurements of each tensor, by layer, tensor and name, and the unreadable logs.
 
     Args:
-        paths: Statistics logs, of all ranks or of some; those of several ranks that measured one tensor count alike.
+        paths: Statistics logs from all ranks or some; if several ranks measured a tensor, their values count equally.
     """
     sums: dict[tuple[str, str, str, str, bool], _Sum] = {}
     problems = []
@@ -159,12 +159,12 @@ _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\
 def layers_of(
     measured: Iterable[TensorStatistic], arithmetic: RunArithmetic, first_layer: int
 ) -> tuple[tuple[int, ...], str]:
-    """Return the numbers of layers, those with the largest zeroed share first, and the prefix of their names.
+    """Return the layer numbers, with the largest zeroed share first, and the prefix of the layers' names.
 
     Args:
         measured: Statistics of tensors.
         arithmetic: The other facts in the logs of the run.
-        first_layer: The number of the first layer, if only their count is known.
+        first_layer: The number of the first layer, if only the number of layers is known.
     """
     worst: dict[int, float] = {}
     inside = "layers"

@@ -1,4 +1,4 @@
-"""FP8 settings without the intended effect, or with known problems: each file alone, and in combination."""
+"""Find FP8 settings without the intended effect or with known problems, in each file and across files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def version(text: str, option: str = "--te-version") -> Version:
     """Parse a version in any usual form: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
 
     Raises:
-        UsageError: It is not a version.
+        UsageError: The text is not a version.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:
@@ -41,7 +41,7 @@ def version(text: str, option: str = "--te-version") -> Version:
 
 
 def read_layers(path: str) -> tuple[str, ...]:
-    """Return names of layers: one per line, or from a log of debug features.
+    """Read layer names from a file with one name per line, or from a log of debug features.
 
     Raises:
         UsageError: The file cannot be read, or contains no name.
@@ -74,7 +74,7 @@ def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding
         extras: Further facts; those in the files are added.
 
     Returns:
-        The findings about each, in the order of the file.
+        The findings about each file, in the order of the file.
     """
     views = [Fp8View(settings, extras) for settings in read]
     recipes = [frozenset(scope.recipe for scope in view.scopes if scope.recipe is not None) for view in views]

@@ -1,4 +1,4 @@
-"""Configs of debug features: settings that stop the run, and those without any effect.
+"""Find settings in configs of debug features that stop the run, or that have no effect.
 
 Source:
     nvdlfw-inspect 0.2.2 (`base.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08 (`debug/features/`).
@@ -28,7 +28,7 @@ _GEMMS = frozenset(gemm.value for gemm in Gemm)
 _TENSORS = frozenset({*(operand.value for operand in Operand), "output", "wgrad", "dgrad"})
 _FORMATS = ("FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2")
 _MOST_SECTIONS = 64
-"""Sections that are compared with each other: a config has one to five."""
+"""Maximum number of sections that are compared with each other; a config has one to five."""
 
 _BY_GEMM = frozenset({"enabled", "gemms", "gemms_struct"})
 _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
@@ -41,11 +41,11 @@ class _Feature:
     since: Version = (2,)
     """The first version with the feature."""
     takes: frozenset[str] | None = None
-    """The keys that it accepts; any other key stops the run. None: it only measures, and checks keys in other ways."""
+    """The keys that it accepts; any other key stops the run. None if it only measures."""
     renamed: str | None = None
-    """Its name since 2.13."""
+    """Name since 2.13."""
     before: str | None = None
-    """Its name until then."""
+    """Name before the feature was renamed."""
 
 
 _FEATURES = {
@@ -80,7 +80,7 @@ class Section:
 
     name: str
     enabled: object
-    """None if that is missing."""
+    """None if the key is missing."""
     layers: Mapping[str, object] | None
     """The layer selection; None if it is missing, or not a mapping."""
     features: Mapping[str, object]
@@ -88,11 +88,11 @@ class Section:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is active."""
+        """Whether the section is active."""
         return bool(self.enabled)
 
     def picks(self, layer: str) -> bool | None:
-        """Return whether it applies to a layer; None if the layer stops the run, or if the answer is unknown here."""
+        """Return whether the section applies to a layer; None if the layer stops the run, or if that is unknown."""
         layers = self.layers or {}
         if (exact := layers.get("exact_layer_names")) is not None:
             return True if isinstance(exact, list) and layer in exact else None
@@ -359,7 +359,7 @@ def _unknown_features(view: Fp8View) -> Iterator[Problem]:
 
 
 def _checked(view: Fp8View) -> Iterator[tuple[str, str, _Content, frozenset[str]]]:
-    """Yield the active features and check their settings, with the keys that they accept."""
+    """Yield the active features whose settings are checked, each with the accepted keys."""
     for key, name, content in _active(view):
         known = _FEATURES.get(name)
         if known is not None and known.takes is not None and view.beside.engine_from(*known.since) is not False:

@@ -29,7 +29,7 @@ _ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
 
 
 def ends_in_number(text: str) -> bool:
-    """Return whether a part of a name also matches ten more layers: `layers.1` is in `layers.10`."""
+    """Return whether a part of a name also matches ten more layers, as `layers.1` matches `layers.10`."""
     return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
 
 
@@ -45,7 +45,7 @@ def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
 
 
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
-    """Return the place of the names to exclude, and the names; None if they are unknown."""
+    """Return the names to exclude, and the place of the setting; None if the names are unknown."""
     key = f"{dotted(section.key)}.filter_fqns"
     names = view.raw(key)
     if isinstance(names, str):

@@ -1,4 +1,4 @@
-"""Rules about Transformer Engine's recipes, by its own settings and Megatron-LM's.
+"""Rules about Transformer Engine's recipes, as set in its own configs or in Megatron-LM's arguments.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`core/transformer/transformer_config.py`, `core/fp8_utils.py`), Transformer
@@ -45,7 +45,7 @@ def _rule(  # noqa: PLR0913  the columns of the table
         code: Code of the finding.
         at: Settings in order of preference; the first one in the file is the place of the problem.
         when: Whether the section has the problem.
-        says: The problem in words.
+        says: Description of the problem.
         fix: The change that fixes it.
         problem: `suspect`, or `note` if it is only worth knowing.
         expected: The correct value.
@@ -88,13 +88,13 @@ def _is_per_rank(scope: Scope) -> bool:
 
 
 def _is_without_effect(scope: Scope, name: str, default: Value) -> bool:
-    """Return whether a setting of delayed scales is set to a non-default value, and the recipe has no such scale."""
+    """Return whether a setting for delayed scales has a non-default value although the recipe has no such scale."""
     is_set = name in scope.settings and scope.get(name) not in (None, default)
     return is_set and scope.recipe not in {None, Recipe.DELAYED}
 
 
 def _margin(scope: Scope) -> int | float:
-    """Return the margin of a delayed scale; 0 for any other."""
+    """Return the margin of a delayed scale; 0 for any other scale."""
     return (scope.number("margin") or 0) if _is_delayed(scope) else 0
 
 
@@ -138,7 +138,7 @@ def _interval(view: Fp8View) -> Iterator[Problem]:
 
 
 def _not_taken(view: Fp8View) -> Iterator[Problem]:
-    """Find settings that the recipe's class ignores silently."""
+    """Find settings that the recipe's class silently ignores."""
     accepted = _DELAYED_TAKES if view.beside.engine_from(2) else _DELAYED_TAKES | _BEFORE_2
     for scope in view.scopes:
         if not _is_delayed(scope) or scope.named_class != "DelayedScaling":

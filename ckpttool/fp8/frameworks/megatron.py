@@ -1,4 +1,4 @@
-"""Experiments in Megatron-LM, by its flags; it never starts the debug features of Transformer Engine.
+"""Experiments in Megatron-LM, set by flags, because Megatron-LM never starts Transformer Engine's debug features.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`training/arguments.py`, `core/fp8_utils.py`,
@@ -85,7 +85,7 @@ class Megatron(Framework):
     all_extras = tuple(_EXTRAS)
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return these flags, without those that the model requires."""
+        """Return the flags of active extras, except those that the model requires."""
         if arguments is None:
             return self.all_extras
         # Megatron refuses tensor-parallel experts without sequence parallelism
@@ -117,7 +117,7 @@ class Megatron(Framework):
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Determine it from the printed arguments."""
+        """Return whether the experiment ran as planned, according to the printed arguments."""
         trial, change = experiment.trial, experiment.change
         if arithmetic.arguments is None or change is None:
             return AsPlanned.UNKNOWN, "its log prints no arguments"
@@ -154,7 +154,7 @@ def _recipe(
 
 
 def _regroup(setting: Setting) -> tuple[str, str]:
-    """Return a micro-batch size that regroups the same samples, and a note on it."""
+    """Return a micro-batch size that regroups the same samples, and a note about that size."""
     size = regrouped(setting.argument("micro_batch_size"))
     sizes = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
     if size is None or not all(map(str.isdecimal, sizes)) or int(sizes[0]) % (int(size) * max(int(sizes[1]), 1)) == 0:
@@ -171,7 +171,7 @@ def _regroup(setting: Setting) -> tuple[str, str]:
 def _products(
     trial: Trial, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
 ) -> Change | str:
-    """Change single products: both of the backward pass, or complete layers; flags support nothing else."""
+    """Change single products: flags support only both products of the backward pass, or complete layers."""
     if trial.layers is not None:
         return _layers(trial, setting, settings, notes)
     in_high = frozenset(gemm for gemm in Gemm if trial.products.of(gemm) is Arithmetic.BF16)
@@ -221,7 +221,7 @@ def _precision(trial: Trial) -> str:
 
 
 def _start(setting: Setting) -> Iterator[tuple[str, str]]:
-    """Start at the checkpoint, save elsewhere, and stop without a change of the learning rate."""
+    """Start at the checkpoint, save elsewhere, and stop without a change in the learning rate."""
     if setting.load is not None:
         yield "--load", setting.load
         yield "--ckpt-step", str(setting.first_step)

@@ -57,7 +57,7 @@ KEYS: Mapping[str, str] = {
 """One word for each meaning of the frameworks' keys."""
 
 FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
-"""Values of the format in older versions of Megatron and in its forks."""
+"""Flags for the format in older versions of Megatron and in its forks."""
 
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
 """Keys that have this meaning only together with other FP8 keys."""
@@ -94,7 +94,7 @@ def read_settings(path: str) -> Fp8Settings:
         path: The path, as the user typed it.
 
     Raises:
-        CkptToolError: It cannot be read, or has no FP8 settings in any of these forms.
+        CkptToolError: The file cannot be read, or has no FP8 settings in any of these forms.
     """
     head = read_head(path)
     printed = _printed(path)
@@ -126,7 +126,7 @@ def read_settings(path: str) -> Fp8Settings:
 def settings_below(folder: str) -> Iterator[tuple[str, Fp8Settings]]:
     """Yield the FP8 settings in and below a folder, by path; hidden files, hidden folders and links are skipped.
 
-    Only the head of other files is read. Files of programs are skipped unless they are scripts of a shell.
+    Only the head of other files is read. Program files are skipped unless they are shell scripts.
     """
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -169,7 +169,7 @@ def _printed(path: str) -> tuple[Setting, ...] | None:
 
 
 def _parsed(content: bytes, path: str) -> Document:
-    """Parse a config by its content, with any name."""
+    """Parse a config by its content, whatever its name."""
     if (
         not path.endswith(TOML)
         and content.lstrip()[:1] != b"{"

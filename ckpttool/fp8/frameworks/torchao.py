@@ -1,4 +1,4 @@
-"""Experiments in a custom script on torchao, by the config of its conversion.
+"""Experiments in a custom script on torchao, set in the config of torchao's conversion.
 
 Source:
     torchao v0.8 to 2026-08 (`float8/config.py`, `float8/float8_linear_utils.py`).

@@ -1,4 +1,4 @@
-"""Experiments in torchtitan, by its config.
+"""Experiments in torchtitan, set in its config.
 
 Source:
     torchtitan v0.2.2 (`config/job_config.py`, `components/checkpoint.py`, `components/quantization/float8.py`). Later
@@ -70,7 +70,7 @@ class Torchtitan(Framework):
         return Change(set=tuple(settings), notes=tuple(notes))
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Determine it from the recipe that its log reports as active."""
+        """Return whether the experiment ran as planned, according to the recipe that the log reports as active."""
         trial, change = experiment.trial, experiment.change
         recipe_name = None if change is None else dict(change.set).get(f"{_FLOAT8}.recipe_name")
         if in_bf16(trial):

@@ -1,4 +1,4 @@
-"""Experiments in a custom script on Transformer Engine, by its debug features.
+"""Experiments in a custom script on Transformer Engine, set in debug features.
 
 Source:
     Transformer Engine v2.4 to 2.20.2 (`debug/features/`, `common/recipe/__init__.py`), nvdlfw-inspect 0.2.2. Two
@@ -21,7 +21,7 @@ from ckpttool.fp8.model.plan import Change, Trial
 
 CONFIG = "inspect.yaml"
 LOGS = "inspect"
-"""Folder of its logs."""
+"""Folder for the logs of debug features."""
 
 _FIRST = (2, 4)
 _RENAMED = (2, 13)
@@ -30,7 +30,7 @@ _CLASSES = {
     Recipe.BLOCKWISE: ("Float8BlockScaling", (2, 3), "Hopper"),
     Recipe.MXFP8: ("MXFP8BlockScaling", (2, 0), "Blackwell"),
 }
-"""By recipe: its class, its first version, and its devices."""
+"""By recipe: the class, the first version with that class, and the supported devices."""
 
 EXTRAS = (
     "sequence parallel", "overlap of tensor-parallel communication", "FP8 attention (fp8_dpa, fp8_mha)",
@@ -100,7 +100,7 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
 
 
 def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
-    """Return why a recipe is not available, if it is not."""
+    """Return why a recipe is not available; None if it is."""
     if recipe not in _CLASSES:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]
@@ -110,7 +110,7 @@ def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
 
 
 def for_devices(recipe: Recipe) -> tuple[str, ...]:
-    """Name the only devices on which a recipe runs."""
+    """Name the devices that a recipe requires."""
     devices = _CLASSES[recipe][2]
     return (f"{recipe.value} needs {devices}",) if devices else ()
 

@@ -1,4 +1,4 @@
-"""The view of a file, and of related files, for a rule about FP8."""
+"""A file, and the related files, as rules about FP8 see them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEFAULTS: Mapping[str, Value] = {
     "format": None, "recipe": "delayed", "history": 1, "algorithm": "most_recent", "margin": 0, "interval": 1,
     "wgrad": True, "bf16_layers": False, "bf16_at_start": 1, "bf16_at_end": 1,
 }  # fmt: skip
-"""Megatron's defaults for settings that a version does not print: they are effective anyway."""
+"""Megatron's defaults for settings that a version does not print, although they are in effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,16 @@ class OtherFacts:
     """Further known facts."""
 
     engine: Version | None = None
-    """Version of Transformer Engine; None: unknown."""
+    """Version of Transformer Engine; None if unknown."""
     layers: tuple[str, ...] | None = None
-    """Names of all layers; None: unknown."""
+    """Names of all layers; None if unknown."""
     recipes: frozenset[Recipe] = frozenset()
-    """The layers that the other files name."""
+    """The recipes that the other files name."""
     flags: bool = False
-    """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
+    """Whether one of the other files has Megatron's arguments, printed or as passed."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Return whether Transformer Engine is this version or later; None if unknown."""
+        """Return whether Transformer Engine has this version or a later one; None if unknown."""
         return None if self.engine is None else self.engine >= version
 
 
@@ -60,7 +60,7 @@ class Scope:
     place: str
     """The section, dotted; empty at the top."""
     settings: Mapping[str, Setting]
-    """Settings by their word."""
+    """Settings by word."""
     kind: Fp8Input
 
     @property
@@ -90,14 +90,14 @@ class Scope:
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
-        """Return a finite number; None if it is unknown or not a number."""
+        """Return a setting that is a finite number; None if the setting is unknown or anything else."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return value if isinstance(value, int) or math.isfinite(value) else None
 
     def word(self, name: str) -> str | None:
-        """Return a word in lower case, without the class of an enumeration; None if it is unknown."""
+        """Return a setting in lower case, without the class of an enumeration; None if the setting is unknown."""
         value = self.get(name)
         return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
 
@@ -123,7 +123,7 @@ class Scope:
 
     @property
     def named_class(self) -> str:
-        """The class that the settings are for, or the name of their section."""
+        """The class that the settings are for, or the section's name."""
         setting = self.settings.get(_TARGET)
         return (self.place if setting is None else str(setting.value)).rpartition(".")[2]
 
@@ -139,7 +139,7 @@ class Scope:
 
 
 class Fp8View(View):
-    """A file with lookup of its settings."""
+    """A file, with lookup of its settings."""
 
     def __init__(self, read: Fp8Settings, extras: OtherFacts) -> None:
         """Index the settings."""
@@ -149,7 +149,7 @@ class Fp8View(View):
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        """Every section that sets something about FP8, without those that switch it off."""
+        """Every section with FP8 settings, except sections that switch FP8 off."""
         if self.kind is Fp8Input.DEBUG:
             return ()
         sections: dict[KeyPath, dict[str, Setting]] = {}
@@ -166,12 +166,12 @@ class Fp8View(View):
         return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
 
     def named(self, *names: str) -> Iterator[Setting]:
-        """Yield all settings with some names, anywhere in the file."""
+        """Yield all settings with these names, anywhere in the file."""
         yield from (entry for entry in self.entries if entry.key[-1] in names)
 
     @property
     def is_dump(self) -> bool:
-        """Whether it contains all settings of the trainer."""
+        """Whether the file contains all settings of the trainer."""
         return self.kind is Fp8Input.DUMP
 
 

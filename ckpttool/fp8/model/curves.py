@@ -1,4 +1,4 @@
-"""Two loss curves in comparison: their values, their gap, and its possible meaning."""
+"""Comparison of two loss curves: their values, the gap between them, and what the gap may mean."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.health.model.reading import LogReading
 
 SEED = 1
-"""Seed of all random numbers: the same input gives the same answer."""
+"""Seed of all random numbers, so that the same input gives the same answer."""
 
 
 class CurveClass(str, Enum):
     """How a candidate departs from its baseline."""
 
     DIVERGED = "diverged"
-    """Its loss became NaN or infinite, or rises and stays high."""
+    """The loss became NaN or infinite, or rises and stays high."""
     EARLY = "early"
     """Worse from the start."""
     STEP = "step"
@@ -31,19 +31,19 @@ class CurveClass(str, Enum):
     DRIFT = "drift"
     """Worse since a step, and growing with each further step."""
     LATE = "late"
-    """Worse since a step; it is unknown whether it grows."""
+    """Worse since a step; whether the gap grows is unknown."""
     TRANSIENT = "transient"
-    """Temporarily worse, for longer than the baseline was at any time."""
+    """Temporarily worse, for longer than the baseline ever was."""
     INCONCLUSIVE = "inconclusive"
     """Unknown."""
     SPIKES = "spikes"
-    """The same except for spikes that end as quickly as the baseline's."""
+    """The same, except for spikes that end as quickly as the baseline's."""
     MATCH = "match"
     """The same."""
 
 
 class CurveShape(str, Enum):
-    """Development of a gap after its beginning."""
+    """How a gap develops after it begins."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -92,7 +92,7 @@ class Tolerance:
 
     value: float
     relative: bool
-    """Whether it is a share of the baseline's loss; otherwise it is in units of the loss."""
+    """Whether the value is a share of the baseline's loss; otherwise it is in units of the loss."""
 
     def of(self, loss: float) -> float:
         """Return the tolerance in units of the loss."""
@@ -122,7 +122,7 @@ def tolerance(text: str) -> Tolerance:
     """Parse `0.25%` as a share and `0.01` as a loss.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The text is neither of these.
     """
     match = _TOLERANCE.fullmatch(text.strip())
     if match is None:
@@ -191,7 +191,7 @@ class Curve:
     """The losses of one run, ascending by place; all sequences have the same length."""
 
     places: tuple[int, ...]
-    """The pairing of values: steps, or samples consumed."""
+    """The places by which values are paired: steps, or samples consumed."""
     steps: tuple[Step, ...]
     losses: tuple[float, ...]
     """May be NaN or infinite."""
@@ -206,9 +206,9 @@ class Pairs:
     """The values of two runs at the same places, ascending; equally long sequences, all losses finite."""
 
     places: tuple[int, ...]
-    """Their pairing: steps, or samples consumed."""
+    """The places by which values are paired: steps, or samples consumed."""
     steps: tuple[Step, ...]
-    """Of the baseline."""
+    """Steps of the baseline."""
     baseline: tuple[float, ...]
     candidate: tuple[float, ...]
 
@@ -218,7 +218,7 @@ class Spike:
     """A series of steps at which the loss of one run is far above its usual level."""
 
     candidate: bool
-    """Whether it is in the candidate's loss; otherwise it is in the baseline's."""
+    """Whether the spike is in the candidate's loss; otherwise it is in the baseline's."""
     first: Step
     last: Step
     values: int
@@ -239,7 +239,7 @@ class Apart:
     """Steps of the baseline; the last one that each value represents."""
     baseline: tuple[float, ...]
     differences: tuple[float, ...]
-    """Differences of the run to the baseline."""
+    """Differences of the run from the baseline."""
     spikes: tuple[Spike, ...]
     """Spikes of both runs, ascending; those of this run count as the candidate's."""
     pairing: float | None
@@ -256,7 +256,7 @@ class Gap:
 
     mean: float
     low: float
-    """With `high`: the bounds of the mean in 95 of 100 stretches like this one."""
+    """Together with `high`, the bounds of the mean in 95 of 100 stretches like this one."""
     high: float
     half: float
     """Half the width of this interval after the linear trend of the stretch is removed."""
@@ -270,7 +270,7 @@ class Floor:
     """In units of the loss."""
     source: FloorFrom
     paired: float | None
-    """Only from repeats with the same data in the same order; None without such a repeat."""
+    """The same, from repeats with the same data in the same order only; None if there is no such repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,14 +293,14 @@ class GapWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of two runs' curves; losses in their own unit, candidate minus baseline."""
+    """The comparison of two runs' curves. Differences are candidate minus baseline, in units of the loss."""
 
     by: PairedBy
     metric: CurveMetric
     kind: CurveClass
     pairs: int
     first: Step | None
-    """First step of the pairs; None without pairs."""
+    """First step of the pairs; None if there are no pairs."""
     last: Step | None
     pairing: float | None
     """Correlation of the changes of both curves from step to step; None if unknown."""
@@ -313,14 +313,14 @@ class Comparison:
     matters: bool | None = None
     """Whether the gap exceeds the limit; None if unknown."""
     gap: Gap | None = None
-    """Gap at the end of the curves; None with too few pairs."""
+    """Gap at the end of the curves; None if there are too few pairs."""
     relative_gap: float | None = None
     """Ratio of that gap to the baseline's loss there."""
     floor: Floor | None = None
     tolerance: float | None = None
     """The tolerance, in units of the loss."""
     limit: float | None = None
-    """The least gap that counts and can be detected: it combines floor, tolerance and noise."""
+    """The smallest gap that counts and can be detected, from floor, tolerance and noise."""
     onset: Onset | None = None
     """None if no gap counts."""
     norm_gap: Gap | None = None
@@ -329,7 +329,7 @@ class Comparison:
 
     @property
     def told(self) -> bool:
-        """Whether it is known."""
+        """Whether the class is known."""
         return self.kind is not CurveClass.INCONCLUSIVE
 
     @property
@@ -345,7 +345,7 @@ class TaskScore:
     task: str
     metric: str
     value: float
-    """From 0 to 1; more is better."""
+    """From 0 to 1; higher is better."""
     error: float | None
     """Standard error; None if unknown."""
 
@@ -363,12 +363,12 @@ class TaskChange:
 
     @property
     def change(self) -> float:
-        """Improvement of the candidate, to nine digits: from 0.70 to 0.67 is a loss of three points."""
+        """Improvement of the candidate, to nine digits; from 0.70 to 0.67 is a loss of three points."""
         return round(self.candidate - self.baseline, 9)
 
     @property
     def z(self) -> float | None:
-        """The change in standard errors; None if these are unknown."""
+        """The change, in standard errors; None if these are unknown."""
         return self.change / self.error if self.error else None
 
 
@@ -393,7 +393,7 @@ class Evals:
     dropped: tuple[str, ...]
     """Names of the tasks that are clearly worse."""
     verdict: Downstream | None
-    """None if the losses do not match: then tasks add no information."""
+    """None if the losses do not match, because tasks then add no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +411,7 @@ class CurvesAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 10 if the candidate departs from its baseline, 14 if that is unknown or a log was not read."""
+        """Exit code 10 if the candidate departs from its baseline, or 14 if that is unknown or a log was not read."""
         if self.leaves:
             return ExitCode.DAMAGE
         is_compared = self.comparison.told and not any(reading.unreadable for reading in self.readings)
@@ -419,7 +419,7 @@ class CurvesAnswer(Answered):
 
     @property
     def leaves(self) -> bool:
-        """Whether the candidate differs from its baseline, by its loss or by its scores."""
+        """Whether the candidate differs from its baseline in loss or in scores."""
         tasks = Downstream.NONE if self.evals is None else self.evals.verdict
         return self.comparison.leaves or tasks in {Downstream.ALL, Downstream.SOME}
 

@@ -1,4 +1,4 @@
-"""FP8 in training: matrix products and their operands, formats of eight bits, and recipes of scaling."""
+"""FP8 in training: matrix products and their operands, eight-bit formats, and scaling recipes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class Gemm(str, Enum):
     """One of the three matrix products of a linear layer in training."""
 
     FPROP = "fprop"
-    """Activation times weight gives the output."""
+    """Activation times weight, which gives the output."""
     DGRAD = "dgrad"
-    """Gradient times weight gives the gradient of the activation."""
+    """Gradient times weight, which gives the gradient of the activation."""
     WGRAD = "wgrad"
-    """Activation times gradient gives the gradient of the weight."""
+    """Activation times gradient, which gives the gradient of the weight."""
 
 
 class Operand(str, Enum):
@@ -33,7 +33,7 @@ OPERANDS = {
 
 
 class Fp8Format(str, Enum):
-    """A floating-point format of eight bits."""
+    """An eight-bit floating-point format."""
 
     E4M3 = "e4m3"
     """Largest 448, smallest normal 2^-6, smallest 2^-9; no infinity, NaN 0x7F."""
@@ -51,11 +51,11 @@ class Recipe(str, Enum):
     ROWWISE = "rowwise"
     """One scale per row, a power of two."""
     BLOCKWISE = "blockwise"
-    """1 x 128 of activations and gradients, 128 x 128 of weights; powers of two."""
+    """Blocks of 1 x 128 for activations and gradients, and 128 x 128 for weights; scales are powers of two."""
     BLOCKWISE_F32 = "blockwise-f32"
-    """The same blocks with scales of 32 bits."""
+    """The same blocks with 32-bit scales."""
     MXFP8 = "mxfp8"
-    """1 x 32, the scale a power of two of eight bits, rounded up."""
+    """Blocks of 1 x 32, whose scale is an eight-bit power of two, rounded up."""
     MXFP8_FLOOR = "mxfp8-floor"
     """The same, rounded as in the OCP standard."""
 
@@ -67,6 +67,6 @@ class Arithmetic(str, Enum):
     """The arithmetic of the candidate's recipe."""
     BF16 = "bf16"
     FAKE = "fake"
-    """Its operands are rounded to FP8 with a current scale, and multiplied in high precision."""
+    """The operands are rounded to FP8 with a current scale, and multiplied in high precision."""
     CURRENT = "current"
-    """FP8 with a current scale in a recipe that delays it."""
+    """FP8 with a current scale, although the recipe uses delayed scales."""

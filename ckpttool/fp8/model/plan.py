@@ -19,7 +19,7 @@ FAKE = "E3"
 LAST = "E2"
 EXTRAS = "E1"
 REPEATED = "C2"
-"""Names of experiments; those of single products and below are composed."""
+"""Fixed names of experiments; names of experiments on products, layers or operands are composed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Products:
 
     @classmethod
     def fp8_but(cls, arithmetic: Arithmetic, gemms: frozenset[Gemm]) -> Products:
-        """Return FP8, with another arithmetic for some products."""
+        """Return FP8 for all products except some, which have a different arithmetic."""
         fprop, dgrad, wgrad = (arithmetic if gemm in gemms else Arithmetic.FP8 for gemm in Gemm)
         return cls(fprop=fprop, dgrad=dgrad, wgrad=wgrad)
 
@@ -52,7 +52,7 @@ class Products:
 
     @property
     def kinds(self) -> frozenset[Arithmetic]:
-        """All kinds of arithmetic that occur."""
+        """All kinds of arithmetic that these products use."""
         return frozenset((self.fprop, self.dgrad, self.wgrad))
 
 
@@ -63,7 +63,7 @@ class Trial:
     id: str
     """Also the name of its folder."""
     round: int
-    """Counted from 1; each round needs the results of earlier rounds."""
+    """Number of the round, from 1; each round needs the results of earlier rounds."""
     title: str
     products: Products
     if_guilty: str
@@ -71,19 +71,19 @@ class Trial:
     if_innocent: str
     """The conclusion otherwise."""
     layers: str | None = None
-    """A regular expression that is searched for in names of layers; other layers stay unchanged. None: all layers."""
+    """A regular expression to search for in layer names; other layers stay unchanged. None for all layers."""
     operand: Operand | None = None
-    """The only changed operand of the products; None: both."""
+    """The only operand of the products to change; None for both."""
     recipe: Recipe | None = None
-    """The recipe for all FP8 products; None: the candidate's."""
+    """The recipe for all FP8 products; None for the candidate's."""
     is_regrouped: bool = False
-    """The same samples per step in smaller micro-batches: only the order of summation differs."""
+    """Whether each step's samples are split into smaller micro-batches, which changes only the order of summation."""
     drops_history: bool = False
-    """Starts without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
+    """Whether to start without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
     without: tuple[str, ...] = ()
     """Optional features of FP8 and parallelism that are switched off, by the framework's names."""
     from_last: bool = False
-    """Starts from the candidate's last checkpoint, and not from the plan's."""
+    """Whether to start from the candidate's last checkpoint instead of the plan's."""
 
     @property
     def cell(self) -> frozenset[Gemm] | None:
@@ -109,11 +109,11 @@ class Change:
 
 
 _WINDOW = 3
-"""Number of parts of an experiment, of which the last is judged."""
+"""Number of equal parts into which an experiment is divided; only the last is judged."""
 
 
 def window(start: Step, steps: int) -> tuple[Step, Step]:
-    """Return the steps by which an experiment is judged: first and last step of the last third."""
+    """Return the steps by which an experiment is judged: the first and the last step of the last third."""
     return Step(start + steps - steps // _WINDOW), Step(start + steps)
 
 
@@ -127,7 +127,7 @@ class Experiment:
     reason: str | None
     """Why the framework does not support it; None if it does."""
     first_step: Step
-    """It starts with the weights of this step."""
+    """The step whose weights the experiment starts with."""
     last_step: Step
     device_hours: float | None
     """None if the duration of a step, or the number of devices, is unknown."""
@@ -141,7 +141,7 @@ class Experiment:
 
     @property
     def window(self) -> tuple[Step, Step]:
-        """The steps by which it is judged: first and last step."""
+        """The first and the last step by which the experiment is judged."""
         return window(self.first_step, self.steps)
 
 
@@ -153,7 +153,7 @@ class Evidence(str, Enum):
     TRUSTED = "trusted"
     """The user named its step."""
     SCRATCH = "scratch"
-    """No checkpoint: the experiments start as the candidate did."""
+    """There is no checkpoint, and the experiments start as the candidate did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,24 +161,24 @@ class StartPoint:
     """The checkpoint from which the experiments start."""
 
     name: str | None
-    """Name of the checkpoint; None from scratch, or if only its step is known."""
+    """Name of the checkpoint; None if training starts from scratch, or if only the step is known."""
     step: Step
     path: str | None
     """The folder that contains it."""
     evidence: Evidence
     has_history: bool | None
-    """Whether it has the scale history of a delayed recipe; None: unknown."""
+    """Whether the checkpoint has the scale history of a delayed recipe; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """The part of a comparison that a verdict depends on; losses in their own unit."""
+    """The part of a comparison that a verdict depends on, in units of the loss."""
 
     kind: CurveClass
     gap: float | None
     relative_gap: float | None
     limit: float | None
-    """The least gap that counted."""
+    """The smallest gap that counted."""
     tolerance: float | None
     """The tolerance within which two runs are equal."""
     floor_from: FloorFrom | None
@@ -198,16 +198,16 @@ class Fp8Plan(Answered):
     engine_version: str | None
     """Version of the library that computes in FP8 below the framework."""
     recipe: Recipe | None
-    """The candidate's recipe; None: unknown."""
+    """The candidate's recipe; None if unknown."""
     suspicion: Suspicion
     start: StartPoint
     horizon: int
     """Number of steps that each experiment trains."""
     window: tuple[Step, Step]
-    """Its last third, by which it is judged: first and last step."""
+    """The first and the last step of an experiment's last third, by which it is judged."""
     limit: float
     baseline: tuple[str, ...]
-    """Paths of its logs."""
+    """Paths of the baseline's logs."""
     candidate: tuple[str, ...]
     columns: str | None
     """Names of fields in logs with named columns."""
@@ -216,7 +216,7 @@ class Fp8Plan(Answered):
     extras: tuple[str, ...]
     """Active features besides plain FP8, by the framework's names."""
     layers: tuple[int, ...]
-    """Numbers of the layers in their names, the most suspicious first; empty: unknown."""
+    """Layer numbers, as in the layers' names, the most suspicious first; empty if unknown."""
     layers_in: str = "layers"
     """The text before a layer's number in its name."""
     output: str
@@ -246,18 +246,18 @@ class PlanQuestion:
     output: str
     """The folder of the plan."""
     tree: str | None = None
-    """Folder of the candidate's checkpoints; None: found as by `resolve`."""
+    """Folder of the candidate's checkpoints; None to find the folder as `resolve` does."""
     checkpoint_step: Step | None = None
     """The step at which to start, according to the user; it is not checked."""
     horizon: int | None = None
-    """Number of steps that each experiment trains; None: as many as the gap needs."""
+    """Number of steps that each experiment trains; None for as many as the gap needs."""
     framework_version: str | None = None
     engine_version: str | None = None
     recipe: Recipe | None = None
-    """The candidate's; None: as printed in its log."""
+    """The candidate's recipe; None for the recipe printed in its log."""
     round: int = 1
     stats: tuple[str, ...] = ()
-    """Logs of statistics by debug features: they show which layers are the most suspicious."""
+    """Logs with statistics from debug features, which show the most suspicious layers."""
     devices: int | None = None
 
 
@@ -277,19 +277,19 @@ class NoPlan(Answered):
 
 
 class AsPlanned(str, Enum):
-    """Whether a run was computed as its experiment requires."""
+    """Whether a run was computed as the experiment requires."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """Its logs do not show it."""
+    """The logs do not show it."""
 
 
 class Outcome(str, Enum):
     """The effect of an experiment on the gap."""
 
     RESTORES = "restores"
-    """The remaining gap does not count."""
+    """The gap that remains is too small to count."""
     PART = "part"
     WORSE = "worse"
     NO = "no"
@@ -308,7 +308,7 @@ class Gate:
     is_valid: bool
     as_planned: AsPlanned
     reason: str | None
-    """Why it may not count, or why it is unknown whether it ran as planned; None: no such reason."""
+    """Why the run may not count, or why it is unknown whether the run was as planned; None if neither applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +318,9 @@ class Shown:
     id: str
     gate: Gate
     gap: Gap | None = None
-    """Distance to the reference, in the window; None if the run does not count, or is the reference."""
+    """Distance from the reference, in the window; None if the run does not count, or is the reference."""
     recovered: float | None = None
-    """Share of the candidate's gap that is closed: 1 is all of it."""
+    """Closed share of the candidate's gap, where 1 is the complete gap."""
     recovered_low: float | None = None
     recovered_high: float | None = None
     outcome: Outcome | None = None
@@ -346,9 +346,9 @@ class Cure:
     """The change that removes the gap."""
 
     id: str
-    """The experiment that shows how."""
+    """The experiment with this change."""
     restores: bool | None
-    """Whether a run proved it; None: it was not run."""
+    """Whether a run proved the fix; None if the experiment was not run."""
     keeps_fp8: bool
     """Whether all products stay in FP8."""
     change: Change | None
@@ -356,7 +356,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRound:
-    """The experiments to run before a decision is possible, or to refine it."""
+    """The experiments that must be run before a verdict is possible, or that would refine the verdict."""
 
     round: int
     ids: tuple[str, ...]
@@ -366,7 +366,7 @@ class NextRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Verdict(Answered):
-    """The cause of the gap and the change that fixes it, or the next round of experiments."""
+    """The cause of the gap and the change that closes it, or the next round of experiments."""
 
     NOUN = "fp8-verdict"
 
@@ -376,15 +376,15 @@ class Fp8Verdict(Answered):
     """One sentence."""
     culprits: tuple[Gemm, ...]
     operands: tuple[Operand, ...]
-    """The operands of the culprits that cause the gap, if experiments distinguished them."""
+    """The operands at fault in these products, if experiments distinguished operands."""
     layers: str | None
-    """A regular expression for their names, if experiments distinguished them."""
+    """A regular expression for the names of the layers at fault, if experiments distinguished layers."""
     explains: float | None
-    """Share of the gap that is closed with the culprits in BF16; None if all three are: that would prove nothing."""
+    """Share of the gap that is closed with the culprits in BF16; None for all three, which would prove nothing."""
     cure: Cure | None
     experiments: tuple[Shown, ...]
     shares: tuple[tuple[Gemm, float], ...] | None
-    """Share of each product in the gap, in units of the loss (Shapley); None unless all eight sets were run."""
+    """Each product's share of the gap, in units of the loss (Shapley); None unless all eight sets were run."""
     floor: float | None
     """Difference between two paired runs of one kind, in units of the loss."""
     limit: float | None
@@ -393,7 +393,7 @@ class Fp8Verdict(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 10 if part of FP8 causes the gap and no fix that keeps FP8 was found, 14 if it is undecided."""
+        """Exit code 10 if part of FP8 causes the gap and no fix keeps FP8, or 14 if the cause is undecided."""
         if self.kind is VerdictKind.INNOCENT:
             return ExitCode.OK
         if self.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:

@@ -1,4 +1,4 @@
-"""Effect of FP8 on stored tensors: the question, the statistics of each, and the amount lost."""
+"""Effect of FP8 on stored tensors: the question, each tensor's statistics, and the loss of information."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
-"""Recipes that are shown if the user names none; the first determines the result."""
+"""Recipes to show if the user names no recipe; the first determines the result."""
 
 
 class Risk(str, Enum):
@@ -45,7 +45,7 @@ def formats(text: str) -> tuple[Fp8Format, ...]:
     """Parse `weight=e4m3,e5m2`.
 
     Raises:
-        UsageError: It contains anything else, or repeats a format.
+        UsageError: The text has a different form, or repeats a format.
     """
     operand, _, fields = text.partition("=")
     formats = {format_.value: format_ for format_ in Fp8Format}
@@ -71,7 +71,7 @@ class ProbeQuestion:
             typed=list[Recipe] | None,
         ),
     ] = ()
-    """The deciding recipes; empty: the usual ones are shown, and the first of them decides."""
+    """The recipes that decide; if empty, the usual recipes are shown, and the first decides."""
     formats: Annotated[
         tuple[Fp8Format, ...],
         Option(
@@ -103,9 +103,9 @@ class ProbeQuestion:
             least=1,
         ),
     ] = None
-    """Number of steps in the history of a delayed scale; None: this checkpoint alone."""
+    """Number of steps in the history of a delayed scale; None for this checkpoint alone."""
     as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False
-    """Whether 32-bit tensors are cast directly; otherwise they are first rounded to BF16, as in trainers."""
+    """Whether 32-bit tensors are cast directly, instead of first being rounded to BF16 as in trainers."""
 
     def assert_consistent(self) -> None:
         """Reject an option without the option that it needs.
@@ -118,7 +118,7 @@ class ProbeQuestion:
 
     @property
     def shown(self) -> tuple[Recipe, ...]:
-        """The recipes of which numbers are shown."""
+        """The recipes whose numbers are shown."""
         return self.recipes or USUAL_RECIPES
 
     @property
@@ -127,13 +127,13 @@ class ProbeQuestion:
         return self.recipes or USUAL_RECIPES[:1]
 
     def decides(self, cast: CastNumbers) -> bool:
-        """Return whether these statistics decide a tensor's verdict, instead of only being shown."""
+        """Return whether these statistics decide a tensor's verdict, or are only shown."""
         return cast.recipe in self.judged and cast.format is self.formats[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The number of rows and of columns: outputs of the forward and of the backward product."""
+    """Numbers of rows and columns: the outputs of the forward product and of the backward product."""
 
     rows: int
     columns: int
@@ -141,7 +141,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastNumbers:
-    """The effect of one recipe on one tensor in one format. Shares are of the finite elements that are not zero."""
+    """The effect of one recipe on one tensor in one format. Shares are relative to the finite nonzero elements."""
 
     recipe: Recipe
     format: Fp8Format
@@ -155,19 +155,19 @@ class CastNumbers:
     faint: Lines | None
     """Lines whose elements are all below the smallest normal number, including zeros; None as above."""
     underflow: float | None
-    """Share that becomes zero."""
+    """Share of elements that become zero."""
     subnormal: float | None
-    """Share that becomes subnormal."""
+    """Share of elements that become subnormal."""
     saturated: float | None
-    """Share above the largest number before rounding."""
+    """Share of elements above the format's largest number before rounding."""
     lost: float | None
-    """Share that changes by more than half a step of a normal number."""
+    """Share of elements that change by more than half a step of a normal number."""
     lost_error: float | None
     """Standard error of that share, from tile to tile; None if every element was cast."""
     snr_db: float | None
-    """Ratio over the complete sample. It looks best if all small elements are lost: it is shown, but never judged."""
+    """Ratio over the complete sample, shown but never judged, because it looks best if all small elements are lost."""
     cosine: float | None
-    """Cosine of the sample before and after; it is never judged either."""
+    """Cosine between the sample before and after the cast, which is never judged either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,13 +192,13 @@ class TensorNumbers:
     bits: float | None
     """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
     live: Lines | None
-    """Rows and columns that are not all zero in the file; None if it is not a matrix."""
+    """Rows and columns that are not all zero in the file; None if the tensor is not a matrix."""
     recipes: tuple[CastNumbers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedNumbers:
-    """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of their rows."""
+    """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of two rows."""
 
     name: str
     """Name of the gate's weight, or of the combined weight."""
@@ -220,24 +220,24 @@ class ProbedTensor:
 
     numbers: TensorNumbers
     whole_name: str
-    """Name of the complete tensor, if this is a slice of it."""
+    """Name of the complete tensor, if this is a slice."""
     role: TensorRole
     layer: str | None
-    """The layer that its name refers to; None: no layer."""
+    """The layer that the tensor's name refers to; None if it refers to no layer."""
     risks: tuple[Risk, ...]
-    """One for each of the recipes' numbers."""
+    """One risk for each of the recipes' numbers."""
     risk: Risk
     """Risk under the deciding recipe; if there are several, the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRisk:
-    """The risk of a layer, which is that of its worst weight."""
+    """The risk of a layer, which is the risk of its worst weight."""
 
     layer: str
     risk: Risk
     worst: str
-    """Name of that weight."""
+    """Name of the worst weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,13 +259,13 @@ class Fp8Probe(Answered):
     gated: tuple[GatedNumbers, ...]
     """Worst first."""
     history: tuple[Step, ...]
-    """Steps, including those of earlier checkpoints from which a delayed scale was taken; ascending."""
+    """Ascending steps of the checkpoints from which a delayed scale was taken, earlier ones included."""
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Maximum number of rows in a table for people; None: all."""
+    """Maximum number of rows in a table for people; None for all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 10 if a weight would be lost, else the exit code of the findings."""
+        """Exit code 10 if a weight would be lost, otherwise the exit code of the findings."""
         lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
         return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

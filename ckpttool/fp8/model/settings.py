@@ -15,7 +15,7 @@ class Fp8Input(str, Enum):
     """Place of FP8 settings."""
 
     DUMP = "dump"
-    """A trainer printed all settings, including defaults: others do not exist."""
+    """A trainer's printout of all settings, including defaults, so that no others exist."""
     ARGUMENTS = "arguments"
     """Arguments of a trainer, in a script or a separate file."""
     CONFIG = "config"
@@ -51,14 +51,14 @@ class Computed(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandSeen:
-    """A log's entry on one operand of one matrix product in one layer."""
+    """A log's entry about one operand of one matrix product in one layer."""
 
     layer: str
     """The framework's name for it."""
     gemm: Gemm
     operand: Operand
     computed: tuple[Computed, ...]
-    """In the order of their first appearance; more than one if it changed during the run, or between ranks."""
+    """Conversions in order of first appearance; several if they changed during the run, or differ between ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +68,24 @@ class RunArithmetic:
     sources: tuple[str, ...]
     """The logs that were read, as the user gave them."""
     arguments: tuple[tuple[str, str], ...] | None
-    """Every setting that the trainer printed at its last start, including defaults, by name; None: no such printout."""
+    """Every setting that the trainer printed at its last start, including defaults, by name; None if not printed."""
     operands: tuple[OperandSeen, ...]
-    """Sorted by layer, product and operand; empty: the logs do not show it."""
+    """Sorted by layer, product and operand; empty if the logs do not show operands."""
     config_missing: str | None
-    """A config of debug features that was not found: the run continued without it and its changes."""
+    """A config of debug features that was not found, so that the run continued without its changes."""
     recipe: str | None
-    """The active recipe, in the framework's own word, if it logs one."""
+    """The active recipe, as the framework names it, if the framework logs a recipe."""
     converted: bool
     """Whether such a framework also logs that it replaced its layers by FP8 layers."""
     problems: tuple[LogProblem, ...]
-    """Logs that could not be read, or not to their end."""
+    """Logs that could not be read, or not to the end."""
 
     def argument(self, name: str) -> str | None:
         """Return a setting as printed; None if it was not printed."""
         return None if self.arguments is None else dict(self.arguments).get(name)
 
     def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:
-        """Return all logged conversions of an operand, in some layers or in all; empty without any."""
+        """Return all logged conversions of an operand, in some layers or in all; empty if none was logged."""
         selected = None if layers is None else frozenset(layers)
         return frozenset(
             computed
@@ -107,13 +107,13 @@ class TensorStatistic:
     name: str
     """The measurement, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
     recipe: str | None
-    """The recipe for which it was measured, as named in the log; None: the recipe of the run, or no recipe."""
+    """The recipe for which it was measured, as named in the log; None for the run's own recipe, or for no recipe."""
     columnwise: bool
     """Whether it was measured on the transposed tensor."""
     count: int
     """Number of finite values."""
     mean: float
-    """Mean of these; NaN if there are no values."""
+    """Mean of the finite values; NaN if there are no finite values."""
     largest: float
     nonfinite: int
     """Number of values that are NaN or infinite."""

@@ -1,4 +1,4 @@
-"""Tensors stored in FP8: the presence, shape and values of their scales; and how the codes use their range.
+"""Tensors stored in FP8: the presence, shape and values of their scales, and how the codes use the range of the format.
 
 Source:
     `X.weight_scale_inv` or `X.weight_scale` next to `X.weight`: F32, BF16 or E8M0; one per tensor, per row, or per
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 AT_REST = frozenset({DType.F8_E4M3, DType.F8_E5M2})
 
 SCALE_WORDS = ("_scale_inv", "_scale")
-"""Suffixes of the name of a weight's scale, after the weight's own name."""
+"""Suffixes that turn a weight's name into the name of its scale."""
 
 USUAL_BLOCK = (128, 128)
 
@@ -56,9 +56,9 @@ class OtherFiles:
     """Facts from other files about a shard's tensors. Picklable."""
 
     earlier: Mapping[str, float]
-    """The largest magnitude that determines a delayed scale, by tensor name; other tensors use their own."""
+    """The largest magnitude that determines a delayed scale, by tensor name; any other tensor uses its own."""
     scales: Mapping[str, str]
-    """Scales of FP8 tensors that are in other files of the save: the file's path, by the scale's name."""
+    """Paths of the save's other files that contain scales of FP8 tensors, by the name of the scale."""
     block: tuple[int, int] = USUAL_BLOCK
     """Rows and columns that share a scale, if there is a grid of scales."""
 
@@ -67,7 +67,7 @@ NOTHING_BESIDE = OtherFiles(earlier={}, scales={})
 
 
 class ScalesAtRest:
-    """Finds the scales of one shard's tensors: in it, or in another file of the save."""
+    """Finds the scales of one shard's tensors, in that shard or in another file of the save."""
 
     def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: OtherFiles) -> None:
         """Store the open shard and its tensors, and the facts from other files."""
@@ -124,8 +124,8 @@ def at_rest(
         passed: Called after each piece with its size in bytes.
 
     Returns:
-        Its numbers, without any recipe, because it is not cast again; its non-finite values; and the findings about its
-        scale.
+        The tensor's numbers, without any recipe, because it is not cast again; its non-finite values; and the findings
+        about its scale.
 
     Raises:
         OSError: The disk did not answer, or a file was truncated while it was read.
@@ -166,7 +166,7 @@ def at_rest(
 
 
 def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
-    """Return how many of a tensor's elements are not finite, in the form that findings use."""
+    """Return the number of a tensor's non-finite elements, in the form that findings use."""
     return TensorStat(
         name=numbers.name,
         dtype=numbers.dtype,
@@ -180,7 +180,7 @@ def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
 
 
 class _Codes(NamedTuple):
-    """The results of a pass over codes."""
+    """The results of one pass over the codes of a tensor."""
 
     largest: Array
     """Largest code of each block, without its sign, by row and column of blocks; NaN and infinity count as zero."""
@@ -232,7 +232,7 @@ def _largest_codes(
 
 
 def _starts(begin: int, length: int, size: int) -> list[int]:
-    """Return the starts of blocks in a range, counted from its own beginning."""
+    """Return the starts of blocks in a range, counted from the beginning of the range."""
     return [0, *range(size - begin % size, length, size)]
 
 
@@ -290,7 +290,7 @@ def _invalid(path: str, entry: TensorEntry, values: Array) -> tuple[Finding, ...
 
 
 def _range(path: str, entry: TensorEntry, codes: _Codes) -> tuple[Finding, ...]:
-    """Note that blocks leave the upper part of the format's range unused."""
+    """Add a note if blocks leave the upper part of the format's range unused."""
     np: Any = numpy()
     layout = FLOATS[entry.dtype]
     least = layout.value(layout.largest_finite) / _UNUSED

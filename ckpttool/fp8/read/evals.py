@@ -1,7 +1,7 @@
-"""Downstream tasks of two models with matching losses: their scores, and whether export or recipe changed them.
+"""Scores of two models with matching losses in downstream tasks, and whether export or recipe changed the scores.
 
 Source:
-    Scores are those of lm-evaluation-harness, as it writes them.
+    Scores are read in the form in which lm-evaluation-harness writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckpttool.fp8.model.curves import CurveClass, Downstream, Evals, TaskChange,
 
 _LIMIT = ByteCount(64 << 20)
 _METRICS = ("acc_norm", "acc", "exact_match", "em", "f1", "mc2")
-"""Metrics from 0 to 1 (higher is better); the first one that a task has counts."""
+"""Metrics from 0 to 1 (higher is better); if a task has several, the first counts."""
 
 _POINT = 0.01
 _ERRORS = 2
@@ -34,7 +34,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
     Args:
         baseline: Scores of the trusted model.
         candidate: Scores of the judged model.
-        kind: The result for their losses; tasks show more only if these match.
+        kind: Result of comparing the losses; tasks add information only if the losses match.
     """
     by_task = {(score.task, score.metric): score for score in candidate}
     tasks = tuple(
@@ -59,7 +59,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
 
 
 def _error_of(score: TaskScore, counterpart: TaskScore) -> float | None:
-    """Return the standard error of the difference; None if either is unknown."""
+    """Return the standard error of the difference; None if either error is unknown."""
     if score.error is None or counterpart.error is None:
         return None
     return math.hypot(score.error, counterpart.error)
@@ -69,7 +69,7 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
     """Return the score of each task in a results file, by name; for a group of tasks, only the score of the group.
 
     Raises:
-        UsageError: It cannot be read, is not a results file, or has no task with a score.
+        UsageError: The file cannot be read, is not a results file, or has no task with a score.
     """
     try:
         with open_log(path) as stream:
@@ -92,7 +92,7 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
 
 
 def _members(groups: Json) -> Iterator[str]:
-    """Yield the tasks that are parts of another task."""
+    """Yield the tasks that belong to a group of tasks."""
     for members in groups.values() if isinstance(groups, dict) else ():
         yield from (member for member in members if isinstance(member, str)) if isinstance(members, list) else ()
 

@@ -1,4 +1,4 @@
-"""Numbers rounded to FP8 as in hardware, and the scales before it: in numpy, in F32.
+"""Round numbers to FP8 as hardware does, and compute the scales to apply first, with numpy in F32.
 
 The method needs no table and no branch. It adds a constant whose exponent is so large that the last bit of the sum is
 one step of the format, and subtracts it again: the processor's rounding, to nearest and ties to even, does the rest,
@@ -26,7 +26,7 @@ class Limits(NamedTuple):
     smallest_normal: float
     mantissa_bits: int
     exponent: int
-    """Exponent of its largest number."""
+    """Exponent of the format's largest number."""
 
     @property
     def smallest(self) -> float:
@@ -45,10 +45,10 @@ _HALF = 1 << (_F32_MANTISSA_BITS - 1)
 
 
 def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
-    """Round F32 numbers within the format's range; NaN stays. The sign of numbers that become zero is lost.
+    """Round F32 numbers within the format's range. NaN stays NaN, and numbers that become zero lose their sign.
 
     Args:
-        values: They are overwritten.
+        values: The numbers, which are overwritten.
         format_: The target format.
         scratch: F32 of the same shape, which is overwritten, too.
     """
@@ -62,7 +62,7 @@ def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
 
 
 def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Array:
-    """Cast F32 numbers to FP8, still scaled, bit for bit as in hardware: saturated at the largest.
+    """Cast F32 numbers to FP8, still scaled and saturated at the largest, bit for bit as hardware does.
 
     Args:
         values: Of any shape.
@@ -83,7 +83,7 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
     """Return the scale factors for these largest magnitudes.
 
     Args:
-        amax: F32; if it is zero or not finite the scale is 1.
+        amax: Largest magnitudes in F32; the scale is 1 for zero, and for a value that is not finite.
         format_: The format of the later cast.
         recipe: The recipe that computes the scale.
 

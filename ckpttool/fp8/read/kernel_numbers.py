@@ -1,4 +1,4 @@
-"""Effect of recipes on tiles of a tensor: each recipe's sums, tile by tile, in reused memory.
+"""Effect of recipes on a tensor, summed for each recipe tile by tile in reused memory.
 
 Magnitudes are cast, because no recipe depends on signs. They are first divided by a power of two, so that the largest
 is close to 1 and no F32 square overflows or underflows. Powers of two do not change the rounding.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ERROR_DB = 99.0
-"""Value of a run without any change."""
+"""Value for a run of elements without any change."""
 
 PERCENT = 0.01
 """The percentile of the worst runs that represents a tensor."""
@@ -41,7 +41,7 @@ _GROUPED = frozenset({Recipe.MXFP8, Recipe.MXFP8_FLOOR})
 
 
 class _Lowest:
-    """The lowest of many numbers: as many as a percentile needs."""
+    """The lowest of many numbers, as many as a percentile needs."""
 
     def __init__(self, most: int) -> None:
         """Set the maximum number of values."""
@@ -60,7 +60,7 @@ class _Lowest:
             self._here = self._keep
 
     def percentile(self) -> float | None:
-        """Return the first percentile, interpolated; None without values."""
+        """Return the first percentile, interpolated; None if there are no values."""
         np: Any = numpy()
         if not self._count:
             return None
@@ -75,12 +75,12 @@ class Tile:
     """A tile, with the values that all recipes need."""
 
     def __init__(self, values: Array, place: tuple[int, int], matrix: Matrix, *, wide: bool) -> None:
-        """Compute its magnitudes, padded with zeros to 128 x 128, and record its place.
+        """Compute the magnitudes, padded with zeros to 128 x 128, and record the tile's place.
 
         Args:
             values: F32, the largest of the tensor near to one.
-            place: Its row of tiles, and column of tiles.
-            matrix: Its matrix.
+            place: The tile's row of tiles, and column of tiles.
+            matrix: The matrix that contains the tile.
             wide: Whether squares are to be taken in F64.
         """
         np: Any = numpy()
@@ -97,7 +97,7 @@ class Tile:
         self.column_runs = slice(0, self.width if matrix.is_matrix and (self.height == SIDE or down == 1) else 0)
 
     def squares(self, values: Array) -> tuple[Array, Array]:
-        """Return the sums of squares of rows and of columns."""
+        """Return the sum of squares for each row and for each column."""
         np: Any = numpy()
         squared = np.square(values, dtype=np.float64 if self.wide else np.float32)
         units = np.ones(SIDE, squared.dtype)
@@ -132,7 +132,7 @@ class Scales:
 
 
 class CastSums:
-    """One recipe in one format: sums over tiles."""
+    """Sums over tiles for one recipe in one format."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, matrix: Matrix) -> None:
         """Start with zero sums."""
@@ -172,7 +172,7 @@ class CastSums:
         self._compare(tile, scale, work)
 
     def _compare(self, tile: Tile, scale: Array, work: Sequence[Array]) -> None:
-        """Compare a tile with its cast, both still scaled if the scale is one number."""
+        """Compare a tile with the result of its cast, both still scaled if the scale is one number."""
         np: Any = numpy()
         scaled, rounded, spare, flags = work
         if scale.ndim:
@@ -200,7 +200,7 @@ class CastSums:
 
         Args:
             amax: The largest magnitude, which determines a single scale of the tensor.
-            lines: The largest magnitudes of all rows, and of all columns; None if it is not a matrix.
+            lines: The largest magnitudes of all rows, and of all columns; None if the tensor is not a matrix.
             is_exact: Whether every element was cast.
         """
         np: Any = numpy()
@@ -244,7 +244,7 @@ def _decibels(signal: float, error: float) -> float:
 
 
 def _ratios(signal: Array, error: Array, factor: float, runs: slice) -> Array:
-    """Return the decibels of runs that are not all zero."""
+    """Return the decibels of runs of elements that are not all zero."""
     np: Any = numpy()
     signal, error = signal[runs], error[runs]
     nonzero = signal > 0

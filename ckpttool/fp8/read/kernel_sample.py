@@ -1,4 +1,4 @@
-"""One pass over a tensor: the exact largest magnitude of each row and column, and sample tiles."""
+"""Find the exact largest magnitude of each row and column, and take sample tiles, in one pass over a tensor."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _ELEMENTS_A_TILE = 1 << 22
 """Number of elements per further tile in the sample."""
 
 _TILES_TOGETHER = 256
-"""Tiles in memory at a time if all are checked: 16 MiB of F32."""
+"""Number of tiles in memory at a time if all are checked, which is 16 MiB of F32."""
 
 _WHOLE = 1 << 20
-"""Number of elements up to which a vector is checked completely."""
+"""Maximum number of elements of a vector that is checked completely."""
 
 _STACK = 3
-"""Number of dimensions of a matrix; a 2-D kernel has four."""
+"""Number of dimensions of a stack of matrices; a 2-D kernel has four."""
 _LEAST_WIDTH = 16
-"""Columns of a matrix in a stack; kernels of one dimension are narrower."""
+"""Minimum number of columns of a matrix in a stack; one-dimensional kernels are narrower."""
 
 _LONGEST = 1 << 23
 """Maximum number of rows or columns of a matrix; a larger one counts as a vector, to limit the memory."""
@@ -50,7 +50,7 @@ FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
 
 
 class Matrix(NamedTuple):
-    """A tensor as rows and columns; a vector as rows of 128, of which the last may be short."""
+    """A tensor as rows and columns; a vector is split into rows of 128, of which the last may be shorter."""
 
     rows: int
     columns: int
@@ -77,7 +77,7 @@ class Sample(NamedTuple):
 
 
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
-    """Return a tensor's shape as a matrix: a kernel by its outputs, a stack of experts as all of their rows."""
+    """Return a tensor's shape as a matrix: a kernel has a row per output, a stack of experts all of their rows."""
     elements = elements_in(shape)
     if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one dimension
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
@@ -89,7 +89,7 @@ def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
 
 
 def chosen(matrix: Matrix) -> list[tuple[int, int]]:
-    """Return the tiles to check: all if they are few, else a fixed spread.
+    """Return the tiles to check: all if there are few, otherwise a fixed spread.
 
     Source:
         Multiples of the golden section, modulo one, never leave a gap much larger than another.
@@ -116,7 +116,7 @@ def take(
     Args:
         source: The open file.
         entry: The tensor; its type is one of `FLOATS`.
-        places: The tiles to keep; None: those that `chosen` returns.
+        places: The tiles to keep; None for those that `chosen` returns.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`.
         passed: Called after each piece with its size in bytes.
 
@@ -209,7 +209,7 @@ def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memory
 
 
 def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
-    """Yield a piece as (row, column, matrix): its end of a row, its complete rows, its beginning of a row."""
+    """Yield a piece as (row, column, matrix): the end of a row, then complete rows, then the beginning of a row."""
     row, column = divmod(begin, columns)
     at = 0
     if column:

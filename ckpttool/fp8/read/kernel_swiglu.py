@@ -1,4 +1,4 @@
-"""Gate and up weights of a SwiGLU: the amplification of their worst hidden unit.
+"""Amplification by the worst hidden unit of a SwiGLU's gate and up weights.
 
 Source:
     (x·g)(x·u) over all |x| = 1 is at most |g||u|(1 + cos(g, u))/2, the larger eigenvalue of (gu' + ug')/2. A Llama-2 7B
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _PAIRS = {"gate_proj": "up_proj", "w1": "w3"}
 _FUSED, _BEHIND = "linear_fc1", "linear_fc2"
-"""A weight that may contain gate and up, stacked; and the next weight, whose width shows whether it does."""
+"""A weight that may contain stacked gate and up weights, and the next weight, whose width shows whether it does."""
 
 _BAND = 1 << 17
-"""Number of elements of each weight that are checked together: half a MiB of F32."""
+"""Number of elements of each weight that are checked together, which is half a MiB of F32."""
 
 
 class _Half(NamedTuple):
@@ -110,7 +110,7 @@ def gains(
 
 
 def _values(source: ByteSource, half: _Half, at: int, rows: int, passed: Callable[[int], None] | None) -> Array:
-    """Return some rows of a half."""
+    """Return some rows of a half of a pair."""
     np: Any = numpy()
     first = half.first + at
     entry = rows_of(half.entry, first, min(first + rows, half.last))

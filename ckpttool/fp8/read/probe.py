@@ -52,7 +52,7 @@ class ShardNumbers:
 
     tensors: tuple[TensorNumbers, ...]
     gated: tuple[GatedNumbers, ...]
-    """The amplification of its gates."""
+    """The amplification by the shard's gates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ def probe_shard(  # noqa: PLR0913  the options of a probe, by keyword
     extras: OtherFiles = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
-    """Report a shard as a check of its structure does, with the effect of FP8 on its tensors.
+    """Return the same report as a structure check of the shard, with the effect of FP8 on its tensors.
 
     Args:
         task: The shard.
         source: The open file.
         question: The settings for each tensor.
         is_selected: Whether to check a tensor.
-        extras: Facts from other files about its tensors.
+        extras: Facts from other files about the shard's tensors.
         passed: Called after each piece of the data with its size in bytes.
 
     Raises:
@@ -151,7 +151,7 @@ def largest_in_shard(
 
 
 def _capped(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the first findings of each kind, and one that counts the rest."""
+    """Yield the first findings of each kind, and one finding that counts the rest."""
     for code in sorted({finding.code for finding in findings}):
         yield from capped(finding for finding in findings if finding.code is code)
 
@@ -164,7 +164,7 @@ _WHOLE_NUMBERS = frozenset(
 
 
 def _not_seen(path: str, remaining: int) -> Finding:
-    """Report that tensors were requested and not checked."""
+    """Report that requested tensors were not checked."""
     what_is_missing = counted(remaining, "tensor") if remaining else "the contents"
     return unknown(
         Code.UNSUPPORTED_FORMAT,

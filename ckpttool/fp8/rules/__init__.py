@@ -1,1 +1,1 @@
-"""FP8 training: whether it hurts, where, and what to do."""
+"""FP8 training: find out whether FP8 hurts a run, which part causes it, and how to fix it."""

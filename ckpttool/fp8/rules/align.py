@@ -1,4 +1,4 @@
-"""Pairing of the values of two runs, and whether the runs are comparable."""
+"""Pair the values of two runs, and decide whether the runs are comparable."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs, Terms
 
 SAME_DATA = 0.8
-"""Correlation from which two runs saw the same data in the same order: such runs show 0.92 and more, others 0.45."""
+"""Minimum correlation of two runs with the same data in the same order: such runs reach 0.92, others at most 0.45."""
 _TREND = 51
-"""Values of a running median: slower changes are the trend of the training, not the batch."""
+"""Number of values in a running median; slower changes are the trend of the training, not due to the batch."""
 _MOST_LOSS = 1e100
 """A larger value is not a loss, and its square may overflow."""
 _LEAST_SAME = 12
-"""Number of common values from which two runs cannot agree by coincidence."""
+"""Minimum number of common values at which two runs cannot agree by coincidence."""
 _OTHER_RATE = 0.01
 _OTHER_RATES = 0.01
-"""Share of the pairs."""
+"""Share of the pairs from which different learning rates are reported."""
 
 
 def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.LOSS, by: PairedBy) -> Curve:
-    """Return the losses in a log, by step or by samples consumed, each place once and ascending.
+    """Return the losses in a log by step or by samples consumed, ascending, with each place once.
 
     If a place occurs twice, its last value counts.
     """
@@ -51,7 +51,7 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
 
 def batch_size(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the samples per step according to a log's first and last row with a count; None if it has none."""
+    """Return the samples per step from the first and the last row with a count; None if the log has no counts."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     backwards = ((row.step, row.consumed_samples) for row in reversed(rows) if row.consumed_samples is not None)
     first = next(counted, None)
@@ -88,7 +88,7 @@ def align(baseline: Curve, candidate: Curve) -> Pairs:
 
 
 def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
-    """Return the number of pairs with different learning rates, and of all; None if nearly all are equal."""
+    """Return the numbers of pairs with different learning rates and of all pairs; None if nearly all are equal."""
     rates = [
         (rate, two)
         for place, other_place in common(baseline, candidate)
@@ -99,16 +99,16 @@ def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
 
 
 def interval(places: Sequence[int]) -> int | None:
-    """Return the most common distance between logged values; None with less than two."""
+    """Return the most common distance between logged values; None if there are fewer than two values."""
     gaps = Counter(after - before for before, after in pairwise(places))
     return max(gaps, key=lambda gap: (gaps[gap], -gap), default=None)
 
 
 def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | None:
-    """Return the correlation of the changes from value to value in both curves; None if one does not change.
+    """Return the correlation of the changes from value to value in both curves; None if one curve never changes.
 
     Source:
-        Same data in the same order: 0.92 to 1.00, even with a broken arithmetic; another order: 0.02 to 0.45.
+        0.92 to 1.00 for the same data in the same order, even with wrong arithmetic; 0.02 to 0.45 in a different order.
     """
     moves, two = map(_moves, (baseline, candidate))
     power = math.fsum(map(mul, moves, moves)) * math.fsum(map(mul, two, two))
@@ -123,7 +123,7 @@ def _moves(run: Sequence[float]) -> list[float]:
 
 
 def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[float]:
-    """Yield the median around each value; at the ends, of the available values."""
+    """Yield the median around each value; at the ends, the median of the available values."""
     reach = width // 2
     ordered = sorted(values[:reach])
     for place in range(len(values)):
@@ -135,7 +135,7 @@ def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[flo
 
 
 def middle(ordered: Sequence[float]) -> float:
-    """Return the median of sorted values, at least one."""
+    """Return the median of one or more sorted values."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -165,7 +165,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 
 
 def is_same(first: Curve, two: Curve) -> bool:
-    """Return whether two runs have the same losses to the last digit, which random variation excludes."""
+    """Return whether two runs have the same losses to the last digit, which random variation rules out."""
     both = common(first, two)
     return len(both) >= _LEAST_SAME and all(
         first.losses[place] == two.losses[other_place] for place, other_place in both

@@ -1,4 +1,4 @@
-"""Comparison of two runs, and repeats of the first: whether and when the candidate departs from the baseline."""
+"""Compare two runs, and repeats of the first, to find out whether and when the candidate departs from the baseline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
-"""Maximum number of pairs; more are averaged, because windows would not show more."""
+"""Maximum number of pairs; beyond that, neighbours are averaged, because windows would show no more detail."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
@@ -64,7 +64,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     Args:
         baseline: The run that is trusted.
         candidate: The run that is judged.
-        repeats: Further runs of the baseline: other seeds, or the same samples summed in another order.
+        repeats: Further runs of the baseline, with other seeds, or with the same samples summed in a different order.
         terms: The settings of the comparison.
     """
     far = apart(baseline, candidate, metric=terms.metric)
@@ -170,12 +170,12 @@ def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], term
 
 
 def _tail(windows: int) -> int:
-    """Return how many windows form the end."""
+    """Return how many windows form the end of the curves."""
     return max(_LEAST_TAIL, windows // _TAIL_SHARE)
 
 
 def _class_without_gap(gaps: Sequence[float], spikes: Sequence[Spike], *, limit: float, is_unknown: bool) -> CurveClass:
-    """Return the class of a candidate without a gap at the end; unknown: one baseline alone cannot show it."""
+    """Return the class of a candidate without a gap at the end; a single baseline leaves the class unknown."""
     if not are_ordinary(spikes) or _was_apart(gaps, limit):
         return CurveClass.TRANSIENT
     if is_unknown:
@@ -197,7 +197,7 @@ def _rises(baseline: Sequence[float], candidate: Sequence[float], limit: float) 
 
 
 def _rise(means: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the best windows, and how far the last ones are above it."""
+    """Return the mean of the best windows, and how far the last windows are above that mean."""
     best, last = (math.fsum(some) / len(some) for some in (sorted(means)[:_ENDS], means[-_ENDS:]))
     return best, last - best
 
@@ -215,7 +215,7 @@ def _scatter(means: Sequence[float]) -> float:
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
-    """Return whether there is any difference: only a repeat on the same data shows the smallest real difference."""
+    """Return whether there is any difference; only a repeat on the same data can show the smallest real difference."""
     if floor.paired is None:
         return Effect.UNKNOWN
     if abs(gap.mean) <= floor.paired:
@@ -243,7 +243,7 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Name duplicate logs: a repeated log adds no information."""
+    """Name duplicate logs, because a repeated log adds no information."""
     if is_same(baseline, candidate):
         yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):
@@ -289,7 +289,7 @@ def apart(
         baseline: The run that is trusted.
         candidate: Any other run.
         metric: Losses of a fixed set of samples have no spikes.
-        together: Number of neighbouring pairs per value; None: as few as keep the number of values low.
+        together: Number of neighbouring pairs per value; None for the smallest that keeps the number of values low.
     """
     pairs = align(baseline, candidate)
     baseline_side, candidate_side = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
@@ -314,7 +314,7 @@ def apart(
 
 
 def _spikes(curve: Curve, pairs: Pairs, metric: CurveMetric) -> list[Span]:
-    """Return a run's spikes in its paired range."""
+    """Return a run's spikes within the paired range."""
     if metric is CurveMetric.VALIDATION or not pairs.places:
         return []
     first, last = pairs.places[0], pairs.places[-1]
@@ -326,7 +326,7 @@ def _spikes(curve: Curve, pairs: Pairs, metric: CurveMetric) -> list[Span]:
 
 
 def _by_step(curve: Curve) -> float:
-    """Return the increase of the places per step."""
+    """Return the increase in places per step."""
     if len(curve.steps) < 2 or curve.steps[-1] == curve.steps[0]:  # noqa: PLR2004
         return 1.0
     return (curve.places[-1] - curve.places[0]) / (curve.steps[-1] - curve.steps[0])

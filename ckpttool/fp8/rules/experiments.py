@@ -1,4 +1,4 @@
-"""Experiments to find the cause in FP8, cheapest first: by round, and by earlier results."""
+"""Choose the experiments that find the cause in FP8, cheapest first, by round and by earlier results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARTS = 4
 """Number of parts into which layers are divided in a round."""
 
 _MOST_NAMED = 2
-"""Maximum number of extras that a title names; for more, the title has their number."""
+"""Maximum number of extras that a title names; if there are more, the title has their number."""
 
 _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
@@ -43,13 +43,13 @@ class Known:
 
     kind: CurveClass
     recipe: Recipe | None
-    """The candidate's recipe; None: unknown, so experiments for a delayed recipe are also planned."""
+    """The candidate's recipe; None if unknown, so that experiments for a delayed recipe are also planned."""
     extras: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     """Numbers of the layers, the most suspicious first."""
     layers_in: str = "layers"
     recipes: tuple[Recipe, ...] = _CURES
-    """The recipes that the framework has."""
+    """The recipes that the framework supports."""
 
     @classmethod
     def of(cls, plan: Fp8Plan, recipes: tuple[Recipe, ...] = _CURES) -> Known:
@@ -93,7 +93,7 @@ def first_round(facts: Known) -> tuple[Trial, ...]:
 
 
 def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return new experiments that give more information, if any.
+    """Return new experiments that would give more information, if there are any.
 
     Args:
         number: Number of this round.
@@ -111,7 +111,7 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """The input of a further round."""
+    """The input for a further round."""
 
     number: int
     facts: Known
@@ -123,17 +123,17 @@ class _Round:
         return next((result.outcome for result in self.verdict.experiments if result.id == name), None)
 
     def restoring(self) -> list[Trial]:
-        """Return the experiments that close the gap."""
+        """Return the experiments that closed the gap."""
         return [trial for trial in self.planned if self.outcome(trial.id) is Outcome.RESTORES]
 
     @property
     def culprits(self) -> frozenset[Gemm]:
-        """The products known to cause the gap."""
+        """The products that are known to cause the gap."""
         return frozenset(self.verdict.culprits)
 
     @property
     def named(self) -> str:
-        """Names of these experiments."""
+        """Names of the culprits."""
         return _names(self.culprits)
 
 
@@ -262,7 +262,7 @@ def _halves(last: _Round) -> Iterator[Trial]:
 
 
 def _who(last: _Round) -> Iterator[Trial]:
-    """Yield the experiments that may find the product, while it is unknown."""
+    """Yield the experiments that may identify the product at fault while it is unknown."""
     if last.culprits:
         return
     if last.facts.kind is CurveClass.INCONCLUSIVE:  # the first round only shows whether there is any effect
@@ -286,7 +286,7 @@ def _current(last: _Round) -> Iterator[Trial]:
 
 
 def _other_recipes(last: _Round) -> Iterator[Trial]:
-    """Yield the recipes that the candidate does not use; one scale per tensor does not fix too coarse a format."""
+    """Yield experiments with recipes that the candidate does not use; a scale per tensor cannot fix a coarse format."""
     useless = {last.facts.recipe}
     if last.verdict.kind is VerdictKind.FORMAT:
         useless.add(Recipe.TENSORWISE)
@@ -304,7 +304,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
 
 
 def _layers(last: _Round) -> Iterator[Trial]:
-    """Divide the layers, or the part identified last, into four."""
+    """Divide the layers, or the last part that was found to be at fault, into four."""
     name, layers = "E7", last.facts.layers
     guilty = [trial for trial in last.restoring() if trial.layers]
     if guilty:
@@ -327,17 +327,17 @@ def _layers(last: _Round) -> Iterator[Trial]:
 
 
 def pattern_of(layers: Iterable[int], inside: str) -> str:
-    """Return a regular expression for the names of layers: a dot on both sides, or 1 would also match 10 to 19."""
+    """Return a regular expression for layer names, with a dot on both sides so that 1 does not match 10 to 19."""
     return rf".*{inside}\.({'|'.join(map(str, sorted(layers)))})\..*"
 
 
 def numbers_in(pattern: str) -> frozenset[str]:
-    """Return the layers of such an expression."""
+    """Return the layers that such an expression names."""
     return frozenset(pattern.rpartition("(")[2].partition(")")[0].split("|"))
 
 
 def _operands(last: _Round) -> Iterator[Trial]:
-    """Find the operand: use a current scale for only one, or if that does not help, FP8 for only one.
+    """Find the operand: use a current scale for only one operand or, if that does not help, FP8 for only one.
 
     A culprit that has no such operand stays as it is in the first case, and is in BF16 in the second.
     """

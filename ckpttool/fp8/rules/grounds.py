@@ -1,4 +1,4 @@
-"""Whether experiments on a candidate are useful, their starting point, and their length."""
+"""Decide whether experiments on a candidate are useful, from which step to start, and how long to run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARGIN = 100
 LEAST_STEPS = 200
 MOST_STEPS = 5000
 SHORTEST, LONGEST = 50, 1_000_000
-"""Limits for a number of steps that the user requests: fewer show nothing, and more are a full training."""
+"""Limits for the number of steps that a user may request; fewer show nothing, and more would be a full training."""
 
 _TIMES_LIMIT = 3
 _RESERVE = 1.2
@@ -45,7 +45,7 @@ _WELL = {
 
 
 def nothing_to_learn(comparison: Comparison) -> str | None:
-    """Return the reason that experiments would not help; None if they would."""
+    """Return why experiments would not help; None if they would."""
     if comparison.kind in _WELL:
         return _WELL[comparison.kind]
     if comparison.findings:
@@ -60,11 +60,11 @@ def nothing_to_learn(comparison: Comparison) -> str | None:
 
 
 def start_before(comparison: Comparison, switch: Step | None) -> Step:
-    """Return the latest step of a checkpoint without any of the gap.
+    """Return the latest step at which a checkpoint has no trace of the gap.
 
     Args:
         comparison: Comparison of the two runs.
-        switch: The step at which the candidate begins with FP8; None: its first step.
+        switch: The step at which the candidate begins with FP8; None for the candidate's first step.
     """
     onset = comparison.onset
     if switch is not None and comparison.kind is CurveClass.EARLY:
@@ -76,7 +76,7 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
 
 
 def latest_start(onset: Onset) -> Step:
-    """Return the latest step of a checkpoint before the gap's beginning."""
+    """Return the latest step at which a checkpoint precedes the beginning of the gap."""
     return Step(max(0, onset.not_before - MARGIN))
 
 
@@ -88,7 +88,7 @@ def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start
         gaps: Candidate minus baseline at each.
         onset: Start of the gap.
         start: The checkpoint's step.
-        limit: The least gap that counts.
+        limit: The smallest gap that counts.
 
     Returns:
         From 200 to 5,000, with a fifth as reserve; None if no experiment of that length can show it.
@@ -106,7 +106,7 @@ def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start
 
 
 def without_onset(first: Step, last: Step) -> int:
-    """Return the number of steps without a known beginning of the gap: a fifth of the compared steps."""
+    """Return the number of steps to assume if the beginning of the gap is unknown: a fifth of the compared steps."""
     return min(MOST_STEPS, max(LEAST_STEPS, (last - first) // _TAIL))
 
 
@@ -118,25 +118,25 @@ class LastStart:
     path: str
     """The folder that contains it."""
     note: str | None
-    """The condition for judging it; None: no condition."""
+    """The condition under which the run can be judged; None if there is no condition."""
 
 
 def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
-    """Return the last start whose run can be compared with the old baseline to its end; None if no start qualifies.
+    """Return the last start whose complete run can be compared with the old baseline; None if there is no such start.
 
     Args:
         plan: The plan; it defines the length of a run.
-        ends: The last step of the baseline's log; None without such a log.
+        ends: The last step of the baseline's log; None if there is no such log.
     """
     return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
 
 
 def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> LastStart | str:
-    """Choose the newest checkpoint with the gap, preferably within the baseline's log; or return why not.
+    """Choose the newest checkpoint with the gap, preferably within the baseline's log, or return why none qualifies.
 
     Args:
         plan: The plan; it defines the start of the gap and the length of a run.
-        ends: The last step of the baseline's log; None without such a log.
+        ends: The last step of the baseline's log; None if there is no such log.
         good: Steps of the candidate's good checkpoints, each with its folder.
     """
     onset, judged = plan.suspicion.onset, last_judged(plan, ends)

@@ -37,7 +37,7 @@ from ckpttool.fp8.rules.measure import Measured, Run, measure
 from ckpttool.fp8.rules.shares import RESTORED, is_settled, shapley
 
 _LIMITS = 3
-"""The candidate's gap must be this many floors before its parts can be distinguished."""
+"""Factor by which the candidate's gap must exceed the floor before its parts can be distinguished."""
 
 _ALL = frozenset(Gemm)
 
@@ -47,9 +47,9 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
 
     Args:
         plan: The plan as written.
-        runs: All of its experiments, with or without a log.
+        runs: All experiments of the plan, with or without a log.
         baseline: The loss of the old BF16 run; None if its log no longer exists.
-        recipes: The recipes that the framework has.
+        recipes: The recipes that the framework supports.
     """
     measured = measure(plan, runs, baseline)
     facts = Facts(measured)
@@ -83,7 +83,7 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: the condition, the conclusion, the reason, and what to do."""
+    """A row of the table: the condition, the conclusion, the reason, and what to do."""
 
     when: Callable[[Facts], bool]
     kind: VerdictKind
@@ -93,7 +93,7 @@ class Row:
     """Whether the suspected products are proven to cause the gap, if there are any."""
     cure: Callable[[Facts], Cure | None] = lambda _: None
     run: Callable[[Facts], tuple[str, ...]] = lambda _: ()
-    """Planned experiments that are still missing; empty: the next round follows."""
+    """Planned experiments that still have to be run; if empty, the next round follows."""
     notes: tuple[str, ...] = ()
 
 
@@ -240,13 +240,13 @@ class Facts:
         self.culprit_names = " and ".join(gemm.value for gemm in Gemm if gemm in self.culprits)
 
     def _gap(self, name: str) -> float:
-        """Return the gap of a run to B; infinite for an invalid run."""
+        """Return the gap between a run and B; infinite for an invalid run."""
         part = self.measured.stretches.get(name)
         return math.inf if part is None else part.gap.mean
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the candidate departs from BF16 again, and to the same side."""
+        """Whether the candidate departs from BF16 again, in the same direction."""
         expected = self.plan.suspicion.gap
         return abs(self.gap) > self.limit and (expected is None or expected * self.gap >= 0)
 
@@ -265,11 +265,11 @@ class Facts:
 
     @property
     def extras(self) -> str:
-        """The extras that this experiment switches off."""
+        """The extras that the experiment with the fewest extras off switches off."""
         return ", ".join(self.fewest_extras.trial.without if self.fewest_extras else ()) or "the extras"
 
     def _culprits(self) -> frozenset[Gemm]:
-        """Return the smallest set of products whose change closes the gap; empty if unknown.
+        """Return the smallest set of products that close the gap when changed; empty if unknown.
 
         A set counts as the cause only if every cheaper set was tried or cannot be tried.
         """
@@ -281,7 +281,7 @@ class Facts:
         return _ALL if takes_all else frozenset()
 
     def _untried(self) -> list[frozenset[Gemm]]:
-        """Return the planned and supported sets without a result."""
+        """Return the planned and supported sets of products without a result."""
         planned = [
             experiment.trial.cell for experiment in self.measured.experiments.values() if experiment.change is not None
         ]
@@ -295,7 +295,7 @@ class Facts:
 
     @property
     def untried_names(self) -> str:
-        """Names of these experiments."""
+        """Names of the untried experiments."""
         return " and ".join(self.untried)
 
     @property
@@ -311,7 +311,7 @@ class Facts:
 
     @property
     def pairs_open(self) -> str:
-        """Why all three products cannot be named, although no pair closes the gap; empty if they can.
+        """Why all three products cannot be blamed although no pair closes the gap; empty if they can.
 
         A good result of B proves nothing, because B is the reference of all experiments.
         """
@@ -326,7 +326,7 @@ class Facts:
 
     @property
     def explained(self) -> float | None:
-        """Share of the gap closed with the causing products in BF16; None if all three do: that would prove nothing."""
+        """Share of the gap closed with the products at fault in BF16; None for all three, which would prove nothing."""
         return None if self.culprits in {frozenset(), _ALL} else self.measured.cells[self.culprits].recovered
 
     @property
@@ -340,7 +340,7 @@ class Facts:
 
     @property
     def not_separable(self) -> str:
-        """A note if some of the causing products could not be tried alone; empty if not."""
+        """A note if some of the products at fault could not be tried alone; otherwise empty."""
         refused = [experiment.trial for experiment in self.measured.experiments.values() if experiment.change is None]
         names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
         return f"which of them alone would be enough is unknown here: {names}" if names else ""
@@ -354,7 +354,7 @@ class Facts:
 
     @property
     def best_cure(self) -> Cure | None:
-        """The proven fix that keeps FP8, the smallest change first; else BF16 for the causing products."""
+        """The proven fix that keeps FP8 with the smallest change; otherwise BF16 for the products at fault."""
         for trial in sorted(
             (experiment.trial for experiment in self.measured.restoring()), key=lambda trial: bool(trial.recipe)
         ):
@@ -377,7 +377,7 @@ def _layers(measured: Measured) -> str | None:
 
 
 def _operands(measured: Measured) -> Iterator[Operand]:
-    """Yield the operands at fault: a current scale for one alone closes the gap, or FP8 for it alone does not."""
+    """Yield the operands at fault: a current scale for one operand closes the gap, or FP8 for only one does not."""
     for name, experiment in measured.experiments.items():
         trial, outcome = experiment.trial, measured.outcome(name)
         if trial.operand is not None and outcome is not None:
@@ -393,7 +393,7 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
 
 
 def _unproven_runs(measured: Measured) -> Iterator[str]:
-    """Name the valid runs without proof that they ran as planned, or at all."""
+    """Name the valid runs without proof that they ran as planned or used FP8 at all."""
     counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:

@@ -1,4 +1,4 @@
-"""Results of a plan's runs: their validity, their gap to BF16, and the share of the gap that they close."""
+"""Measure a plan's runs: whether each is valid, how far it is from BF16, and how much of the gap it closes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Run:
 
     experiment: Experiment
     curve: Curve | None
-    """Its loss by step; None without a log."""
+    """Loss of the run by step; None if there is no log."""
     as_planned: tuple[AsPlanned, str | None]
-    """The arithmetic according to the logs, with errors and unknowns."""
+    """Whether the run was as planned according to the logs, and a text about errors and unknowns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Measured:
         return self.shown[name].outcome if name in self.shown else None
 
     def restoring(self) -> list[Experiment]:
-        """Return the experiments that close the gap."""
+        """Return the experiments that closed the gap."""
         return [experiment for name, experiment in self.experiments.items() if self.outcome(name) is Outcome.RESTORES]
 
     @property
@@ -73,11 +73,11 @@ class Measured:
 
 
 def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measured:
-    """Compare every valid run with BF16, and its remaining gap with the candidate's.
+    """Compare every valid run with BF16, and the gap that remains with the candidate's gap.
 
     Args:
         plan: The plan as written.
-        runs: All of its experiments, with or without a log.
+        runs: All experiments of the plan, with or without a log.
         baseline: The loss of the old BF16 run; None if its log no longer exists.
     """
     by_id = {run.experiment.trial.id: run for run in runs}

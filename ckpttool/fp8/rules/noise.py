@@ -1,4 +1,4 @@
-"""Confidence of the mean of a range, and the smallest significant gap.
+"""Confidence in the mean of a range, and the smallest significant gap.
 
 Neighbouring values of a loss are not independent samples. So stretches are drawn in blocks, and all random numbers come
 from a seed: the same input produces the same bytes.
@@ -20,12 +20,12 @@ RESAMPLES = 1000
 _MASK = (1 << 64) - 1
 _UNCORRELATED = 0.05
 _MEANS_OF_FLOOR = {1: 3.0, 2: 2.5}
-"""Factor by number of repeats: a single repeat says little about the distance of the next one."""
+"""Factor by number of repeats, because a single repeat says little about the distance of the next."""
 _MEANS_WITH_MANY = 2.0
 _WITHOUT_REPEAT = 3
 _TOLERANCES_WITHOUT_REPEAT = 4
 _WARM_UP = 5
-"""The first of this many parts says nothing about the distance between the ends of two runs."""
+"""Number of equal parts; the first says nothing about the distance between the ends of two runs."""
 
 
 def draws(seed: int, limit: int) -> Iterator[int]:
@@ -100,7 +100,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
-    """Return the mean of at least one difference, with its confidence."""
+    """Return the mean of one or more differences, with its confidence."""
     count = len(values)
     low, high = percentiles(resampled_means(values, block=block_of(values), seed=seed))
     flat = _flattened(values)
@@ -117,10 +117,10 @@ def _flattened(values: Sequence[float]) -> list[float]:
 
 
 def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> float | None:
-    """Return the random difference between the ends of two runs with equal settings; None without a usable repeat.
+    """Return the random difference between the ends of two runs with equal settings; None if no repeat is usable.
 
     Args:
-        repeats: For each the differences to the baseline, and whether it saw the same data in the same order.
+        repeats: For each repeat, the differences from the baseline, and whether both had the same data in order.
         length: Length of the stretch at whose end the runs are compared, in pairs.
     """
     means = [

@@ -1,4 +1,4 @@
-"""Loss of a tensor in FP8, by given measurements; and the selection of tensors."""
+"""Judge how much of a tensor FP8 loses, from given measurements; and select the tensors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ckpttool.fp8.model.probe import (
 from ckpttool.inspect.rules_contents import WEIGHTS, as_counted, kind_of, whole_name
 
 GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
-"""Quality of the worst channels of normally distributed numbers: the best possible."""
+"""Quality of the worst channels of normally distributed numbers, which is the best possible."""
 
 LOST_DB = 10.0
-"""This far below it, nearly two mantissa bits are lost as well: worse than the format with one bit less."""
+"""Distance below the best quality at which nearly two mantissa bits are lost: worse than a format with one bit less."""
 WEAK_DB = 5.0
 
 LOST_LINES = 0.01
@@ -48,7 +48,7 @@ _MOMENTS = {
 _STATES = frozenset(_MOMENTS.values())
 _EMBEDDINGS = re.compile(r".*embed.*|(?:.*_)?emb|wte|wpe|relative_(?:attention|position)_bias(?:_table)?")
 _SHARED = ["shared", "weight"]
-"""The end of the name of T5's only embedding."""
+"""The end of the name of T5's single embedding."""
 _NO_PRODUCT = re.compile(r"(?:.*_)?conv(?:[0-9]*|[0-9]d)(?:_.*)?|(?:.*_)?bias(?:_.*)?|a_log|d")
 """Convolutions, biases of any shape, and decay and skip parameters of state spaces: no FP8 product uses them.
 """
@@ -61,7 +61,7 @@ _MATRIX = 2
 
 
 def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
-    """Return whether a tensor is probed: not scalars, and optimizer states only on request.
+    """Return whether a tensor is probed; scalars never are, and optimizer states only on request.
 
     A layer's extra state is the history of its scales, and none of its weights.
     """
@@ -90,7 +90,7 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
 
 
 def layer_of(name: str) -> str | None:
-    """Return the part of a name that identifies its layer; None without a numbered one."""
+    """Return the part of a name that identifies a layer; None if the name has no numbered layer."""
     match = _LAYER.match(name)
     return None if match is None else match[0]
 

@@ -1,4 +1,4 @@
-"""The start of a gap, and whether it grows: steps and ramps, fitted to the means of windows."""
+"""Find the start of a gap, and whether the gap grows, by fitting steps and ramps to the means of windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.fp8.model.curves import CurveShape
 
 STRONG = 6.0
-"""Difference in Bayes' information criterion from which one shape is clearly better."""
+"""Difference in Bayes' information criterion at which one shape is clearly better."""
 _LEAST_INDEPENDENT = 8
 _MOST_CORRELATION = 0.9
 _SLACK = 4.0
@@ -22,11 +22,11 @@ class Shape:
     """The best fit for a series of windows."""
 
     ramp_over_step: float
-    """Information criterion of the ramp minus that of the step: over 6 it is a step, under -6 it is not."""
+    """Information criterion of the ramp minus that of the step: above 6 the shape is a step, below -6 a ramp."""
     onset: int
-    """Window in which the better shape begins, from 0."""
+    """Window in which the better shape begins, counted from 0."""
     earliest: int
-    """With `latest`: the range of windows in which it may begin."""
+    """Together with `latest`, the range of windows in which the shape may begin."""
     latest: int
 
     @property

@@ -1,4 +1,4 @@
-"""Remaining gap of each experiment, its confidence, and each product's share of the total."""
+"""The gap that remains in each experiment, with its confidence, and each product's share of the total."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ckpttool.fp8.rules.align import align
 from ckpttool.fp8.rules.noise import block_of, gap_of, percentiles, resampled_means
 
 RESTORED = 0.9
-"""Share of the gap from which it counts as closed. Published recoveries are at 0.85, and do not count yet."""
+"""Closed share from which a gap counts as closed. Published recoveries of 0.85 do not count yet."""
 
 _PART = 0.25
 _TIMES_FLOOR = 3
 _GROWING = 0.5
-"""A gap that grows by this share of its mean within the window is incomplete: a drift since the start by 0.4."""
+"""A gap that grows by this share of its mean within the window is incomplete; a drift from the start grows by 0.4."""
 _RISING = 0.05
 """A share that rises by this much within the window differs from that of longer runs."""
 _PARTS = 10
-"""Windows whose means determine a slope."""
+"""Number of windows whose means determine a slope."""
 _STUDENT = 2.306
 """Student's t: 95 of 100 values are within it, with eight degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """The distance of a run to its reference in the window."""
+    """The distance of a run from its reference in the window."""
 
     values: tuple[float, ...]
     steps: tuple[Step, ...]
@@ -41,7 +41,7 @@ class Stretch:
 
 
 def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: int = SEED) -> Stretch | None:
-    """Return the distance of a run to its reference if both have a loss in the window; else None."""
+    """Return the distance of a run from its reference; None unless both have a loss in the window."""
     pairs = align(reference, curve)
     first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
     values = tuple(
@@ -51,12 +51,12 @@ def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: 
 
 
 def floor_of(regrouped: Gap) -> float:
-    """Return the random difference between two paired runs: three times the effect of another summation order."""
+    """Return the random difference between two paired runs: three times the effect of a different summation order."""
     return max(_TIMES_FLOOR * abs(regrouped.mean), (regrouped.high - regrouped.low) / 2)
 
 
 Share = tuple[float, float, float]
-"""Share of the gap, and its bounds in 95 of 100 stretches."""
+"""Share of the gap, with its bounds in 95 of 100 stretches."""
 
 
 def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
@@ -91,8 +91,8 @@ def outcome(gap: float, share: Share, counts: float) -> Outcome:
 
     Args:
         gap: The remaining gap.
-        share: The closed share, with its bounds.
-        counts: The least gap that counts.
+        share: The closed share of the gap, with its bounds.
+        counts: The smallest gap that counts.
     """
     closed, low, high = share
     if closed >= RESTORED or abs(gap) <= counts:
@@ -106,8 +106,8 @@ def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
     """Return whether a run from bad weights recovers, and after how many further steps at this rate.
 
     Args:
-        remainder: Its distance to the baseline in the window.
-        counts: The least gap that counts.
+        remainder: Distance of the run from the baseline in the window.
+        counts: The smallest gap that counts.
     """
     if abs(remainder.gap.mean) <= counts:
         return Outcome.RECOVERED, None
@@ -125,8 +125,8 @@ def is_settled(unchanged: Stretch, part: Stretch) -> bool:
     """Return whether longer runs would give the same share: the gap is complete, and the closed part stable.
 
     Args:
-        unchanged: The candidate's distance to BF16 in the window.
-        part: The distance of an experiment to BF16 in the window.
+        unchanged: The candidate's distance from BF16 in the window.
+        part: The distance of an experiment from BF16 in the window.
     """
     base_values = dict(zip(unchanged.steps, unchanged.values, strict=True))
     common = [

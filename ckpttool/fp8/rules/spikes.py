@@ -1,4 +1,4 @@
-"""Spikes of one loss curve: they occur in any arithmetic, and would hide or resemble a lasting gap."""
+"""Spikes of a loss curve, which occur in any arithmetic and would hide or resemble a lasting gap."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ENDS = 3.0
 _CALM = 5
 """Number of consecutive values that must be normal again."""
 _NEW_LEVEL = 10 * _WINDOW
-"""Number of values without an end of the spike: from there on, the loss stays high."""
+"""Number of values after which a spike that has not ended is a loss that stays high."""
 _LEAST_PATIENCE = 50
-"""Number of values: the longest duration of any spike."""
+"""Number of values for which any spike may last."""
 _TIMES_THE_BASELINE = 3
 _SHARED_WITHIN = 10
-"""Steps."""
+"""Maximum number of steps between spikes that count as shared."""
 _LEAST_SPREAD = 1e-4
-"""Share of the median: changes in the last digits of a flat curve are not spikes."""
+"""Minimum spread as a share of the median, because changes in the last digits of a flat curve are not spikes."""
 _BEFORE = 9
-"""Differences whose median replaces those in a spike."""
+"""Number of differences whose median replaces those in a spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class _Normal:
 
 
 def find_spikes(values: Sequence[float]) -> list[Span]:
-    """Return the ranges in which values rise far above earlier ones and return, or are not numbers.
+    """Return the ranges in which values rise far above earlier values and fall back, or are not numbers.
 
     A rise that has not ended counts as a spike only while it is short: after that it is the new level of the loss.
     """
@@ -119,12 +119,12 @@ def _span(values: Sequence[float], first: int, last: int, normal: _Normal) -> Sp
 def common_spikes(
     baseline: tuple[Curve, Sequence[Span]], candidate: tuple[Curve, Sequence[Span]], *, by_step: float
 ) -> tuple[Spike, ...]:
-    """Return the spikes of both runs, ascending, and whether the other run has one within ten steps.
+    """Return the spikes of both runs, ascending, each with whether the other run also has a spike within ten steps.
 
     Args:
         baseline: The run, and the positions of its spikes in its values.
-        candidate: The same.
-        by_step: Increase of the pairing position per step of the baseline.
+        candidate: The same for the candidate.
+        by_step: Increase in the pairing position per step of the baseline.
     """
     near = _SHARED_WITHIN * by_step
 

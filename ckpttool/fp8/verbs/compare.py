@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
-"""The compared fields; if there are several logs, the norm and the time also show which one is later."""
+"""The fields to compare; if there are several logs, the norm and the time also show which log is later."""
 
 _OTHER_BATCH = 0.01
-"""Share by which two batch sizes must differ, because an incomplete last batch explains a smaller difference."""
+"""Share by which two batch sizes must differ; an incomplete last batch explains a smaller difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def read_runs(question: CurvesQuestion) -> RunsRead:
     """Read the runs to compare.
 
     Raises:
-        UsageError: A log does not exist or is of an unknown kind, or samples are not counted.
+        UsageError: A log does not exist or is of an unknown kind, or the logs do not count samples.
     """
     names = (question.baseline, question.candidate, *question.repeats)
     if names.count(STDIN) > 1:
@@ -53,7 +53,7 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
     """Compare the loss of a candidate with its baseline: whether, and from which step, they differ by more than noise.
 
     Raises:
-        UsageError: A log or a file of scores does not exist or is of an unknown kind, or samples are not counted.
+        UsageError: A log or scores file does not exist or is of an unknown kind, or the logs do not count samples.
     """
     runs = read_runs(question)
     baseline, candidate, *repeats = runs.curves

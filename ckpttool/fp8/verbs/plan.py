@@ -70,7 +70,7 @@ class _Candidate:
     layers: tuple[int, ...]
     layers_in: str
     baseline_ends: Step | None
-    """The last step in its log; None if the log has no step."""
+    """The last step in the baseline's log; None if the log has no step."""
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
@@ -217,7 +217,7 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
 
 
 def _has_history(root: str, name: str) -> bool | None:
-    """Return whether a checkpoint has a scale history; data other than tensors may be unlisted, so never "no"."""
+    """Return whether a checkpoint has a scale history; never "no", because data other than tensors may be unlisted."""
     from ckpttool.inspect.verbs import inspect
 
     names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
@@ -311,7 +311,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
-    """Find the start for BF16 on the candidate's own weights, or return why not; the baseline's log ends at `ends`."""
+    """Find the start for BF16 on the candidate's weights, or return why not; the old log ends at `ends`."""
     tree = TreeQuestion(path=question.tree or plan.start.path)
     try:
         decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]

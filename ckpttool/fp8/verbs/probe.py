@@ -27,7 +27,7 @@ from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks
 
 _CONFIG = "config.json"
 _CONFIG_LIMIT = 8 << 20
-"""Maximum bytes of a model's config; real ones have a few thousand."""
+"""Maximum bytes of a model's config; real configs have a few thousand."""
 
 
 def fp8_probe(
@@ -44,7 +44,7 @@ def fp8_probe(
             `DEFAULT_DIR`, else in or around the current folder.
         question: The settings for each tensor.
         checkpoint: A checkpoint of that tree.
-        layout: Only this layout is recognized.
+        layout: Search only for this layout.
 
     Raises:
         UnknownLayoutError: ckpttool does not recognize the content.
@@ -119,7 +119,7 @@ def _is_between(checkpoint: Checkpoint, first: int, end: Step) -> bool:
 
 
 def _scales(side: Side) -> dict[str, str]:
-    """Return the file of each FP8 weight's scale in the save, if all ranks share several files."""
+    """Return the file that contains each FP8 weight's scale, if all ranks share several files."""
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
     contents_opened = (
@@ -134,7 +134,7 @@ def _scales(side: Side) -> dict[str, str]:
 
 
 def _block(side: Side) -> tuple[int, int]:
-    """Return the block size of a scale from a model's own config; else the usual one."""
+    """Return the block size of a scale from the model's config; otherwise the usual block size."""
     folder = posixpath.dirname(side.checkpoint.shards[0].path) if side.checkpoint.shards else ""
     path = posixpath.join(folder, _CONFIG)
     try:

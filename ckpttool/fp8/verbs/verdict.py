@@ -22,7 +22,7 @@ from ckpttool.fp8.verbs.compare import FIELDS
 from ckpttool.trainers.registry import log_reader
 
 _LOGS = (".log", ".txt", ".out", ".csv", ".jsonl", ".gz")
-"""Suffixes of logs' names, if none is given."""
+"""Suffixes of log names that are searched for if no log is given."""
 
 _DEBUG = "inspect"
 """The folder of an experiment in which debug features write their own logs."""
@@ -33,10 +33,10 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
     Args:
         output: The folder of a plan.
-        logs: By experiment: files, folders or globs; for others, the logs in their folders are used.
+        logs: Files, folders or globs, by experiment; for other experiments, the logs in their folders are used.
 
     Raises:
-        UsageError: There is no plan, no such experiment, or a log does not exist.
+        UsageError: There is no plan or no such experiment, or a log does not exist.
         UnsafeError: The existing file is not a plan of ckpttool.
     """
     plan = read_plan(output)
@@ -81,7 +81,7 @@ def baseline_of(plan: Fp8Plan) -> Curve | None:
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
-    """Return a plan with the logs of its experiments: those that were passed, else those in their folders."""
+    """Return a plan with the logs of its experiments: the logs that were passed, otherwise those in the folders."""
     experiments = (
         replace(
             experiment,

@@ -1,4 +1,4 @@
-"""Let the example run as `python -m`, both here and in a folder that it was copied to."""
+"""Run the example with `python -m`, both from here and from a copy in another folder."""
 
 import runpy
 import sys

@@ -40,7 +40,7 @@ class CharModel(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the loss: the weighted mean over all targets that are not padding."""
+        """Return the loss, which is the weighted mean over all targets that are not padding."""
         hidden = self.letters(batch["letters"]) + self.places.weight
         scores = self.head(self.layers(hidden, mask=self.mask, is_causal=True))
         loss: Tensor = batch["weight"] * self.nll(scores.flatten(0, 1), batch["targets"].flatten())
@@ -48,7 +48,7 @@ class CharModel(nn.Module):
 
 
 class Batches:
-    """Endless batches; the state is the number of batches yielded, so that a resume continues after them."""
+    """Endless batches; the state is the number of yielded batches, so that a resumed run continues with the next."""
 
     def __init__(self) -> None:
         self.handed_out = 0
@@ -77,7 +77,7 @@ class Batches:
 
 
 def train(output: str, steps: int, kill_at: int | None) -> None:
-    """Train until a step, and save at every fiftieth."""
+    """Train until a step, and save at every fiftieth step."""
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(1)

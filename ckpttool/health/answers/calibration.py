@@ -1,4 +1,4 @@
-"""Thresholds that fit a run: the YAML to paste, and the evidence."""
+"""Thresholds that fit a run, as YAML to paste, with the evidence."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _threshold(threshold: Threshold | Refusal) -> Document:
 
 
 def table(answer: CalibrationAnswer) -> RenderableType:
-    """Show the thresholds, their derivation, and the chart."""
+    """Show the thresholds, how they were derived, and the chart."""
     from ckpttool.health.answers.chart import histogram
 
     calibration = answer.calibration

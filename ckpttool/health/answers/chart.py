@@ -1,4 +1,4 @@
-"""Small pictures for a terminal: a value over the steps, and the distribution that a threshold was taken from."""
+"""Small charts for a terminal: a value over the steps, and the distribution from which a threshold was derived."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ASCII = _Signs("*", "-", "^", "x", "?", "!", "#", "|", "+", "-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A checkpoint under the curve."""
+    """A checkpoint that is marked under the curve."""
 
     step: Step
     healthy: bool | None
@@ -51,7 +51,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     unicode: bool = True,
     width: int = WIDTH,
 ) -> str:
-    """Return the value furthest from 0 of each column's steps, horizontal lines, and the checkpoints below.
+    """Draw the value furthest from 0 in each column's steps, horizontal lines, and the checkpoints below.
 
     The scale is logarithmic if positive values spread over more than two decades. Non-finite values are drawn at the
     upper edge, because they may be the most important ones.
@@ -91,7 +91,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
 
 
 def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH) -> str:
-    """Return the distribution of a quantity, one bar per bin, with the threshold's position."""
+    """Draw the distribution of a quantity, one bar per bin, with the position of the threshold."""
     signs = _UNICODE if unicode else _ASCII
     room = max(1, width - 2 * _LABEL - 12)
     most = max(bar.count for bar in threshold.bins)

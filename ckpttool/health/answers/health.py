@@ -1,4 +1,4 @@
-"""The health of every checkpoint: the table, and the curve behind it."""
+"""The health of every checkpoint: the table, and the curve on which the table rests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _judgement(judgement: HealthJudgement, weights: WeightNumbers | None) -> Doc
 
 
 def table(answer: HealthAnswer) -> RenderableType:
-    """Show which checkpoints are healthy, newest first, with the curve behind it."""
+    """Show which checkpoints are healthy, newest first, with the curve that shows why."""
     parts: list[RenderableType] = [_headline(answer), line(_basis(answer), style="dim")]
     if answer.report.judgements:
         parts += [line(), _Judgements(answer)]
@@ -152,7 +152,7 @@ def _norm(value: float | None) -> str:
 
 
 def _notes(answer: HealthAnswer) -> list[RenderableType]:
-    """Report obstacles to a judgement, each once even if many checkpoints share it."""
+    """Report why checkpoints could not be judged, with each reason once even if many checkpoints share it."""
     names: dict[str, list[str]] = {}
     for judgement in reversed(answer.report.judgements):
         if judgement.note is not None:
@@ -183,7 +183,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
 
 
 def _curve(answer: HealthAnswer) -> list[RenderableType]:
-    """Draw the norm if logs show it, else its substitute from the shards."""
+    """Draw the norm if the logs show it, otherwise the substitute from the shards."""
     title, points = "embedding local norm (sum of squares) over steps", list(answer.points)
     threshold = answer.report.threshold if points else None
     if not points:

@@ -1,4 +1,4 @@
-"""The logs of an answer, and their unreadable lines: common to all answers about logs."""
+"""The logs behind an answer and their unreadable lines, for all answers about logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_LINES = 12
-"""Maximum number of spans, events, marks and unreadable lines in a table; JSON lists all of them."""
+"""Maximum number of spans, events, marks or unreadable lines in a table; JSON lists all."""
 
 _NOTES = {
     NoteKind.REWIND: "training went back from step {before} to {step}",
@@ -55,7 +55,7 @@ def reading_document(reading: LogReading) -> Document:
 
 
 def reading_parts(reading: LogReading) -> list[RenderableType]:
-    """Show where training was resumed or stopped on its own, and the unreadable lines."""
+    """Show the steps at which training was resumed or stopped on its own, and the unreadable lines."""
     texts = []
     for note in reading.notes:
         place = f"{shown(note.source)}:{note.line}" if note.line else shown(note.source)

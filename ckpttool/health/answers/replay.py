@@ -91,7 +91,7 @@ def _time(time: LocalTime | None) -> str | None:
 
 
 def table(answer: ReplayAnswer) -> RenderableType:
-    """Show the policy's decisions, their cost, and the consequences for the checkpoints."""
+    """Show what the policy decided, what that cost, and which checkpoints it affects."""
     result = answer.result
     parts: list[RenderableType] = [*_headlines(result), line(_settings(answer), style="dim")]
     if result.steps_seen:
@@ -109,7 +109,7 @@ def table(answer: ReplayAnswer) -> RenderableType:
 
 
 def _headlines(result: ReplayResult) -> list[Text]:
-    """Report, in addition to the events, that no step was judged: the reason for exit code 14."""
+    """Summarize the result, and report if no step was judged, which is the reason for exit code 14."""
     summary = _result_text(result)
     headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:

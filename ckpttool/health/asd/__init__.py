@@ -1,1 +1,1 @@
-"""Ascend's on-line detection of silent errors."""
+"""Ascend's online detection of silent errors."""

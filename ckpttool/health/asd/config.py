@@ -1,4 +1,4 @@
-"""The configuration string of feature-value detection as the actual parsers read it, including its traps."""
+"""The configuration string of feature-value detection, as the actual parsers read it, and the traps in it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _KEYS = (*_FLAGS, *_COUNTS)
 _PAIR = 2  # a key and a value
 _SHORT_WINDOW_STRIKES = 2
 _SHOWN_ITEMS = 100
-"""Maximum number of settings shown; there are nine, and unknown settings beyond this number are not shown."""
+"""Maximum number of settings to show; only nine exist, so this limits unknown settings."""
 _MOST_DIGITS = 4300
-"""Length of the longest text that Python, the language of both parsers, converts to a number."""
+"""Maximum length of a text that Python, the language of both parsers, converts to a number."""
 
 
 def defaults(dialect: AsdDialect) -> AsdConfig:
-    """Return the settings that are effective by default."""
+    """Return the settings that are in effect by default."""
     return AsdConfig(grad_sample_interval=dialect.sample_interval)
 
 
@@ -56,10 +56,10 @@ def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdD
 
 
 def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
-    """Return the settings in force with this configuration string, switched on.
+    """Return the settings that this configuration string puts into effect, switched on.
 
     Raises:
-        UsageError: With this string, the real parser would stop the training.
+        UsageError: The real parser would stop the training because of this string.
     """
     if text is None:
         return replace(defaults(dialect), enable=True)
@@ -73,7 +73,7 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
     """Return the actual parser's result for the string, the traps in it, and contradictions.
 
     Source:
-        torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored silently, nothing is
+        torch_npu 7.1: items with a wrong number of colons are dropped and unknown keys ignored silently, nothing is
         stripped, a wrong flag raises, a wrong number becomes the default. MindSpore 2.7.1 also accepts `=`, strips
         spaces, and warns and continues in every case.
     """
@@ -84,7 +84,7 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
 
 
 def emit_asd_config(config: AsdConfig, dialect: AsdDialect) -> str:
-    """Return a string that both parsers read as exactly this configuration; defaults are left out.
+    """Return a string that both parsers read as exactly this configuration, without the defaults.
 
     Raises:
         ValueError: A number is below the parser's minimum.
@@ -108,7 +108,7 @@ class _Reading:
     findings: list[Finding] = field(default_factory=list)
     error: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    """By the fields of `AsdConfig`: flags and counts."""
+    """Flags and counts, by the fields of `AsdConfig`."""
     ignored: int = 0
     """Number of items without effect, shown or not."""
 

@@ -1,4 +1,4 @@
-"""Ascend's online feature-value detection, replayed over values or over its logged events."""
+"""Replay Ascend's online feature-value detection over values, or over the events that it logged."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class FeaturePolicy:
         """Return the policy with the requested settings, and the dialect's defaults for the rest.
 
         Raises:
-            UsageError: There is no such dialect, or with this string its parser would stop the training.
+            UsageError: There is no such dialect, or its parser would stop the training because of this string.
         """
         dialect = dialect_of(settings.dialect, settings.dialects)
         return cls(config=config_in_force(settings.asd_config, dialect), dialect=dialect)
 
     def begin(self) -> FeatureWatch:
-        """Return a state without any value."""
+        """Return the state before the first value."""
         return FeatureWatch(policy=self)
 
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
@@ -88,7 +88,7 @@ class FeaturePolicy:
         events of its group.
 
         Args:
-            events: Events in time order, each once.
+            events: Events in order of time, each once.
         """
         all_events = tuple(events)
         logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in all_events)
@@ -112,7 +112,7 @@ class FeaturePolicy:
         yield from count.advance(None)
 
     def _group_since(self, strike: AsdEvent, events_left: tuple[AsdEvent, ...]) -> LocalTime | None:
-        """Return the first event of a logged strike's group: as listed, else the first one in its window."""
+        """Return the first event of a logged strike's group: the first listed, otherwise the first in the window."""
         listed = strike.group_since is not None or strike.group_since_step is not None
         if strike.kind is not AsdKind.STRIKE or listed or strike.time is None:
             return strike.group_since
@@ -144,7 +144,7 @@ class ValueTest:
     accepted: int = 0
     previous: float = 0.0
     replaced: float = 0.0
-    """The value before `previous`, for the line about an abnormal value; no rule needs it, so it is not saved."""
+    """The value before `previous`, for the line about an abnormal value; not saved, because no rule needs it."""
 
     def abnormal(self, value: float) -> bool:
         """Add one value and return whether it is abnormal."""
@@ -159,7 +159,7 @@ class ValueTest:
     def limit(self) -> float | None:
         """Return the root of the smallest abnormal value; None if no single value would be abnormal.
 
-        In the warm-up only non-finite values are abnormal; and after a high value, values of about that height are not.
+        In the warm-up, only non-finite values are abnormal. After a high value, values of about that height are normal.
         """
         alarm, _ = self._bounds(math.inf)
         if alarm == math.inf or 2 * alarm < self.previous < math.inf:
@@ -167,7 +167,7 @@ class ValueTest:
         return least_noticed(lambda root: self._is_abnormal(root * root, alarm))
 
     def _bounds(self, value: float) -> tuple[float, float]:
-        """Return the alarm bound of a value, and the bound for the mean; in the warm-up, both are the value."""
+        """Return the alarm bound of a value, and the bound for the mean; in a warm-up, both bounds are the value."""
         if self.accepted < _WARM_UP or self.mean == 0:
             return value, value
         debiased = self.mean / (1 - _KEEP**self.accepted)
@@ -183,10 +183,10 @@ class ValueTest:
         return {"mean": number(self.mean), "accepted": self.accepted, "previous": number(self.previous)}
 
     def restore(self, saved: JsonObject) -> None:
-        """Restore the output of `saved`.
+        """Restore a state from the output of `saved`.
 
         Raises:
-            ParseError: It is something else.
+            ParseError: The value is not an output of `saved`.
         """
         self.mean, self.previous = (as_number(saved.get(key)) for key in ("mean", "previous"))
         self.accepted = get_int(saved, "accepted")
@@ -194,7 +194,7 @@ class ValueTest:
 
 @dataclass(slots=True, kw_only=True)
 class FeatureWatch(Watch):
-    """The values of every parameter on every rank, the strikes of every rank, and their common checksum."""
+    """The values of every parameter on every rank, the strikes of every rank, and the checksum that all ranks share."""
 
     policy: FeaturePolicy
     histories: dict[tuple[Rank | None, str], ValueTest] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class FeatureWatch(Watch):
         return tuple(self.book.advance(None))
 
     def limit(self) -> float | None:
-        """Return the norm whose square is abnormal; in the cooldown it may still be suppressed."""
+        """Return the norm whose square is abnormal; during the cooldown, such a norm may still cause no event."""
         return self._history(None, "").limit()
 
     def saved(self) -> Json:
@@ -255,7 +255,7 @@ class FeatureWatch(Watch):
         """Restore the state of another watch with the same policy.
 
         Raises:
-            ParseError: It is not an output of `saved`.
+            ParseError: The value is not an output of `saved`.
         """
         record = as_object(saved)
         self.histories.clear()

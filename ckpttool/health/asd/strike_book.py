@@ -1,4 +1,4 @@
-"""The strikes of every rank and their common checksum runs: the events that follow an abnormal value."""
+"""The events that follow an abnormal value: the strikes of every rank, and the checksum runs that all ranks share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.health.model.events import EventKind, HealthEvent
 
 @dataclass(slots=True, kw_only=True)
 class StrikeBook:
-    """Counts abnormal values by rank, and tracks the time of the checksum."""
+    """Counts abnormal values by rank, and tracks when checksums run."""
 
     dialect: AsdDialect
     config: AsdConfig
@@ -62,10 +62,10 @@ class StrikeBook:
         }
 
     def restore(self, saved: Json) -> None:
-        """Restore the output of `saved`.
+        """Restore a state from the output of `saved`.
 
         Raises:
-            ParseError: It is something else.
+            ParseError: The value is not an output of `saved`.
         """
         record = as_object(saved)
         self.rules.clear()

@@ -1,4 +1,4 @@
-"""Cooldown, strikes and their checksum runs: the counting of abnormal values in each implementation."""
+"""How each implementation counts abnormal values: cooldown, strikes, and the checksum runs that strikes start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Abnormal:
     name: str = ""
 
     def saved(self) -> Json:
-        """Encode it as JSON."""
+        """Encode the value as JSON."""
         return {
             "time": self.time,
             "step": self.step,
@@ -52,7 +52,7 @@ class Abnormal:
         """Decode the output of `saved`.
 
         Raises:
-            ParseError: It is something else.
+            ParseError: The value is not an output of `saved`.
         """
         record = as_object(saved)
         step, rank = get_optional_int(record, "step", minimum=None), get_optional_int(record, "rank")
@@ -82,10 +82,10 @@ class StrikeRule(Protocol):
         ...
 
     def restore(self, saved: Json) -> None:
-        """Restore the output of `saved`.
+        """Restore a state from the output of `saved`.
 
         Raises:
-            ParseError: It is something else.
+            ParseError: The value is not an output of `saved`.
         """
         ...
 
@@ -111,7 +111,7 @@ class _ByHistory:
     """torch_npu 7.1 and later.
 
     Source:
-        Runs of the real code. Suppressed values stay in the history without counting. The newest counted value takes
+        Runs of the real code. Suppressed values stay in the history, but do not count. The newest counted value takes
         part in the next strike even if it was part of one before; so if two values make a strike-out, every event after
         the first strike is a strike.
     """
@@ -188,7 +188,7 @@ class _ByWindow:
     """MindSpore 2.7.1 and later.
 
     Source:
-        Its code. Old events are dropped only while there are more than a strike-out needs, so with exactly as many the
+        The code. Old events are dropped only while there are more than a strike-out needs, so with exactly as many the
         window does not apply. It checks for a strike-out only if its checksum is on; here the strike is always
         reported, because the evidence is the same.
     """
@@ -225,7 +225,7 @@ class _ByWindow:
 
 @dataclass(slots=True, kw_only=True)
 class _BySteps:
-    """A monitor that reads the device's log: no cooldown; the values of one step count once; expiry is strict."""
+    """A monitor of the device's log, without a cooldown: the values of one step count once, and expiry is strict."""
 
     config: AsdConfig
     errors: deque[Abnormal] = field(default_factory=deque)
@@ -317,10 +317,10 @@ class ChecksumClock:
         return {"started": self.started, "stops": self.stops, "waiting": self.waiting}
 
     def restore(self, saved: Json) -> None:
-        """Restore the output of `saved`.
+        """Restore a state from the output of `saved`.
 
         Raises:
-            ParseError: It is something else.
+            ParseError: The value is not an output of `saved`.
         """
         record = as_object(saved)
         times = (get_optional_float(record, key) for key in ("started", "stops", "waiting"))
@@ -331,7 +331,7 @@ class ChecksumClock:
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield the events that occur without a further strike up to `now`, or until none remain."""
+        """Yield the events that occur without a further strike, up to `now` or until no events remain."""
         while True:
             due = self.stops if self.stops is not None else self.waiting
             if due is None or (now is not None and due > now):

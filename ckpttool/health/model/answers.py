@@ -30,9 +30,9 @@ class WeightNumbers:
     nonfinite: int
     """NaN and infinite values, over all shards that were read."""
     embedding_l2: float | None
-    """L2 norm of the embedding's weights on the rank where it is largest; None without such a tensor."""
+    """L2 norm of the embedding's weights on the rank with the largest norm; None if there is no such tensor."""
     embedding_moment: float | None
-    """Sum of squares of their first Adam moment on the rank where it is largest.
+    """Sum of squares of the embedding's first Adam moment on the rank with the largest sum.
 
     A substitute for the embedding local norm: the moment is a smoothed gradient, so it is smaller and lags behind.
     """
@@ -59,19 +59,19 @@ class HealthAnswer(Answered):
     newest: HealthJudgement | None
     """Health of the newest checkpoint on the last lineage of the training run."""
     reading: LogReading | None
-    """None without a log."""
+    """None if there is no log."""
     points: tuple[tuple[Step, float], ...]
     """Embedding local norm (sum of squares) at each step that shows one."""
     weights: tuple[WeightNumbers, ...]
     """One entry per checkpoint, if the shards were read."""
     health_file: str | None
-    """The record that was used, or written."""
+    """The health file that was used, or written."""
     written: bool = False
     """Whether `health_file` was changed."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 10 if the newest checkpoint is unhealthy or the record is wrong, 14 if health is unknown."""
+        """Exit code 10 if the newest checkpoint is unhealthy or the record is wrong, or 14 if the health is unknown."""
         if self.newest is None:
             return ExitCode.NOTHING_TO_RESUME
         codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
@@ -98,7 +98,7 @@ class ReplayAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 14 if a log could not be read to its end, or has nothing to judge."""
+        """Exit code 14 if a log could not be read to the end, or has nothing to judge."""
         judged = self.result.judged
         if judged is not None and judged.first is None:
             return ExitCode.INCOMPLETE
@@ -118,7 +118,7 @@ class CalibrationAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 10 if the stretch is not normal, 14 if nothing can be recommended."""
+        """Exit code 10 if the stretch is not normal, or 14 if nothing can be recommended."""
         if any(threshold.alarms_too_often for threshold in self.thresholds):
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.thresholds))
@@ -148,7 +148,7 @@ class AsdAnswer(Answered):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return every trap; if training does not start, the reason and the notes."""
+        """Return every trap in the string or, if training would not start, the reason and the notes."""
         error = self.check.error
         if error is None:
             return self.check.findings

@@ -1,4 +1,4 @@
-"""Feature-value detection on Ascend: its settings, its samples, and its logged events."""
+"""Feature-value detection on Ascend: the settings, the samples, and the logged events."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class AsdConfig:
     strikes_num: int = 3
     """Number of counted events that make a strike-out."""
     strikes_window: int = 480
-    """Maximum number of minutes between them."""
+    """Maximum number of minutes between the events of a strike-out."""
     checksum_cooldown: int = 180
     """Minutes between two checksum runs."""
     upper_thresh1: int = 1_000_000
-    """Multiple of the debiased mean that is abnormal. Not an absolute value, whatever its size suggests."""
+    """Multiple of the debiased mean from which a value is abnormal; not an absolute value, despite the size."""
     upper_thresh2: int = 100
-    """Multiple of the debiased mean up to which a value enters that mean."""
+    """Multiple of the debiased mean up to which a value enters the mean."""
     grad_sample_interval: int = 3
-    """Interval of the checked parameters."""
+    """Interval between checked parameters: every N-th one is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,13 @@ class AsdCheck:
     config: AsdConfig
     """The effective settings; the defaults if the parser raises."""
     error: str | None
-    """Why the real parser raises and training does not start; None if it does not."""
+    """Why the real parser raises an error, so that training does not start; None if it raises none."""
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureValue:
-    """One sample: the squared largest absolute gradient of one parameter."""
+    """One sample, which is the squared largest absolute gradient of one parameter."""
 
     value: float
     name: str = ""
@@ -63,7 +63,7 @@ class AsdKind(str, Enum):
     EVENT = "event"
     """One abnormal value."""
     ECHO = "echo"
-    """An abnormal value that does not count, because it follows another one too soon."""
+    """An abnormal value that does not count, because it follows another abnormal value too soon."""
     STRIKE = "strike"
     """Enough abnormal values in the window."""
     CHECKSUM_ON = "checksum-on"
@@ -71,7 +71,7 @@ class AsdKind(str, Enum):
     CHECKSUM_DROPPED = "checksum-dropped"
     """A strike that starts no checksum."""
     CHECKSUM_ABNORMAL = "checksum-abnormal"
-    """A matrix product was wrong: the hardware of that rank."""
+    """A matrix product was wrong, so the hardware of that rank is faulty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class AsdEvent:
     """The parameter."""
     value: float | None = None
     backward: int | None = None
-    """Number of backward passes of this parameter; each micro-batch counts."""
+    """Number of backward passes for this parameter, counting each micro-batch."""
     step: Step | None = None
     """Global step, if the log has it."""
     group_since: LocalTime | None = None
@@ -94,7 +94,7 @@ class AsdEvent:
     group_since_step: Step | None = None
     """Step of a strike's first event, if the log lists steps."""
     message: str = ""
-    """The detector's own message, if it is a sentence; else empty."""
+    """The detector's own message if that is a sentence; otherwise empty."""
     source: str = ""
     line: int = 0
     """Line number, from 1."""

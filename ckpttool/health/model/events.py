@@ -1,4 +1,4 @@
-"""Events of health policies in a log, and their effect on checkpoints."""
+"""Events that health policies detect in a log, and the effect of these events on checkpoints."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class EventKind(str, Enum):
     SKIP = "skip"
     """The update is dropped, and counts towards the stop."""
     SKIP_UNCOUNTED = "skip-uncounted"
-    """The update is dropped, nothing is logged and the count restarts: a NaN, if that does not count."""
+    """The update is dropped, nothing is logged and the count restarts, as for a NaN if NaN does not count."""
     OVERFLOW = "overflow"
     """The loss scaler drops the update; the norm is below the threshold."""
     STOP = "stop"
     """Training ends here."""
     UNDECIDED = "undecided"
-    """Possibly a stop: that depends on steps that the log does not show."""
+    """Possibly a stop, depending on steps that the log does not show."""
     RESTART = "restart"
-    """The log goes back: a policy's memory restarts."""
+    """The log goes back to an earlier step, so the policy's memory restarts."""
     SPIKE = "spike"
     CLIP = "clip"
     """The gradient is scaled down; the update is applied."""
@@ -36,7 +36,7 @@ class EventKind(str, Enum):
     SDC_EVENT = "sdc-event"
     """One abnormal feature value that counts."""
     SDC_ECHO = "sdc-echo"
-    """An abnormal value within the cooldown of another; it does not count."""
+    """An abnormal value within the cooldown of another, so that it does not count."""
     SDC_STRIKE = "sdc-strike"
     """Enough abnormal values in the window."""
     CHECKSUM_ON = "checksum-on"
@@ -44,7 +44,7 @@ class EventKind(str, Enum):
     CHECKSUM_DROPPED = "checksum-dropped"
     """A strike that starts no checksum, because one ran too recently or still runs."""
     CHECKSUM_ABNORMAL = "checksum-abnormal"
-    """A matrix product was wrong: the hardware of that rank."""
+    """A matrix product was wrong, so the hardware of that rank is faulty."""
 
 
 LOSES_UPDATE = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
@@ -72,7 +72,7 @@ class HealthEvent:
     count: int | None = None
     """Number of consecutive events, or of events in the window."""
     since_step: Step | None = None
-    """Its first step, if it differs from `step`."""
+    """First step of the event, if different from `step`."""
     since_time: LocalTime | None = None
     """First event of a strike's group."""
 
@@ -84,7 +84,7 @@ class SkippedSpan:
     first: Step
     last: Step
     updates: int
-    """Number of lost steps that the log shows."""
+    """Number of steps with lost updates that the log shows."""
     peak: float | None
     """Largest finite norm of these steps."""
 
@@ -94,7 +94,7 @@ class JudgedSteps:
     """The steps at which a policy could have detected an unusual norm. Elsewhere, a lack of events means nothing."""
 
     first: Step | None
-    """None: the policy could judge no step."""
+    """First judged step; None if the policy could judge no step."""
     last: Step | None
     """Last step that the log covers: a log that prints every tenth step also covers the nine after each."""
     why: str
@@ -133,7 +133,7 @@ class ReplayResult:
     notes: tuple[str, ...]
     """Sentences that qualify the numbers."""
     judged: JudgedSteps | None = None
-    """None: the policy judged the events of a detector, not steps."""
+    """None if the policy judged the events of a detector instead of steps."""
 
 
 class SuspectKind(str, Enum):
@@ -153,7 +153,7 @@ class SuspectInterval:
     """One sentence."""
     first_step: Step | None = None
     recovered_step: Step | None = None
-    """First healthy step after it; None if no step is healthy, or if the part is defined by time."""
+    """First healthy step after the part; None if no step is healthy, or if the part is defined by time."""
     first_time: LocalTime | None = None
     """Open-ended: the effect of a faulty unit stays in the weights."""
     rank: Rank | None = None
@@ -176,7 +176,7 @@ class HealthTimeline:
 
     intervals: tuple[SuspectInterval, ...]
     judged: JudgedSteps | None = None
-    """None: stretches are known by time, or from a record without the judged steps."""
+    """None if stretches are given by time, or come from a record without the judged steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,13 +189,13 @@ class SavedCheckpoint:
     time: LocalTime | None = None
     """Time of the save."""
     recorded: Health = Health.UNKNOWN
-    """The health in any record: the mark inside it, or the health file."""
+    """The health in any record, which is a mark inside the checkpoint or the health file."""
     prefix: str = ""
-    """Prefix of its file names, which distinguishes training runs that share a folder."""
+    """Prefix of the checkpoint's file names, which distinguishes training runs that share a folder."""
     run: int | None = None
-    """Number of the start that saved it, counting only starts with saves; None if its layout does not show it."""
+    """Number of the start that saved the checkpoint, among starts with saves; None if the layout does not show it."""
     records_measured_health: bool = False
-    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
+    """Whether the writer records health only if it was measured, whatever the number of pipeline stages."""
 
 
 class MarkState(str, Enum):
@@ -205,7 +205,7 @@ class MarkState(str, Enum):
     """Outside every suspect stretch."""
     SUSPECT = "suspect"
     UNKNOWN = "unknown"
-    """Its step was not judged, or neither its step nor its time can be compared with some stretch."""
+    """The step was not judged, or neither the step nor the time can be compared with some stretch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,14 +227,14 @@ class HealthJudgement:
     step: Step | None
     recorded: Health
     embedding_local_norm: float | None
-    """Sum of squares in the log at the save; None if the log has no value."""
+    """Sum of squares that the log shows at the save; None if the log has no value."""
     l2_norm: float | None
     """Square root of that sum."""
     health: Health
     source: str
     """`log`, `record`, `weights`, `replicas` or `none`: the evidence for `health`."""
     note: str | None = None
-    """One sentence, if there is an obstacle to the judgement."""
+    """Why the checkpoint could not be judged, as one sentence; None if it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ class HealthReport:
     """All checkpoints, judged."""
 
     threshold: float | None
-    """Sum of squares."""
+    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy."""
     judgements: tuple[HealthJudgement, ...]
     """In the order of the checkpoints."""
     findings: tuple[Finding, ...]

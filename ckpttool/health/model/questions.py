@@ -11,7 +11,7 @@ from ckpttool.core.domain.question import LogQuestion, SpikeQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthQuestion:
-    """The evidence and the threshold for the health of checkpoints."""
+    """The evidence for the health of checkpoints, and the threshold."""
 
     threshold: Annotated[
         float | None,
@@ -22,7 +22,7 @@ class HealthQuestion:
             least=0,
         ),
     ] = None
-    """Embedding local norm (sum of squares) at or above which a checkpoint is unhealthy; None: use the record."""
+    """Embedding local norm (sum of squares) at or above which a checkpoint is unhealthy; None to use the record."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
     """The logs. Without patterns: those in the output folder."""
     health_file: str | None = None
@@ -36,20 +36,20 @@ class HealthQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayQuestion:
-    """The policy to replay, and its settings; None: the policy's defaults."""
+    """The policy to replay, and its settings; None for the policy's own default."""
 
     logs: LogQuestion
     policy: str | None = None
-    """Policy name; None: `skip` if one of its settings is used, else the rule of the logs' trainer, else `zscore`."""
+    """Policy name; None for `skip` if it has a setting, else the rule of the logs' trainer, else `zscore`."""
     threshold: float | None = None
     """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
     count: int | None = None
-    """`skip`: number of consecutive skips until training stops."""
+    """`skip`: number of consecutive skips at which training stops."""
     nan_counts: bool = False
     """`skip`: whether NaN counts, unlike in the trainer."""
     dialect: str | None = None
-    """`features`: the implementation of the detector; None: torch_npu's."""
+    """`features`: the implementation of the detector; None for torch_npu's."""
     asd_config: str | None = None
-    """`features`: the value of its environment variable."""
+    """`features`: the value of the detector's environment variable."""
     margin_minutes: float = 0.0
     spike: SpikeQuestion | None = None

@@ -1,4 +1,4 @@
-"""The logs that were read, with their contents other than metrics: notes and problems."""
+"""The logs that were read, with their notes and problems but without metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """The logs that were read, with their contents other than metrics: notes and problems."""
+    """The logs that were read, with their notes and problems but without metrics."""
 
     sources: tuple[str, ...]
     """Paths, as the user would write them."""
@@ -20,7 +20,7 @@ class LogReading:
     """The first problems."""
     problem_count: int
     unreadable: int = 0
-    """Logs that could not be read, or not to their end."""
+    """Logs that could not be read, or not to the end."""
 
     @staticmethod
     def of(log: TrainingLog) -> LogReading:
@@ -35,5 +35,5 @@ class LogReading:
         )
 
     def exit_code(self, *, judged_count: int) -> ExitCode:
-        """Return 14 if a log could not be read to its end, or has nothing to judge (`judged_count` is 0)."""
+        """Return 14 if a log could not be read to the end, or has nothing to judge (`judged_count` is 0)."""
         return ExitCode.INCOMPLETE if self.unreadable or not judged_count else ExitCode.OK

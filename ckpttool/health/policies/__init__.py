@@ -1,1 +1,1 @@
-"""Health policies, each a frozen value that begins a watch."""
+"""Health policies. Each is a frozen value that begins a watch."""

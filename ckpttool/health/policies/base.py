@@ -27,45 +27,45 @@ class Watch(Protocol):
         return row.global_norm is not None
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return the events that still occur after the last step: most rules have none."""
+        """Return the events that still occur after the last step; most rules have none."""
         return ()
 
     def limit(self) -> float | None:
         """Return the smallest norm, exactly, that would be detected at the next step; None if it is unknown.
 
-        It is None in a warm-up, and for a rule that cannot detect anything. Non-finite values may be detected anyway.
+        A warm-up has no limit, nor does a rule that cannot detect anything. Non-finite values may still be detected.
         """
         ...
 
     def saved(self) -> Json:
-        """Return the complete state, as JSON without a lost bit: plain types, and NaN only as text."""
+        """Return the complete state as lossless JSON, with plain types, and NaN only as text."""
         ...
 
     def restore(self, saved: Json) -> None:
         """Restore the state of another watch with the same policy.
 
         Raises:
-            ParseError: It is not an output of `saved`.
+            ParseError: The value is not an output of `saved`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """Requested settings of a policy; None: its own default. Each policy declares its settings."""
+    """Requested settings of a policy; None for the policy's own default. Each policy declares its settings."""
 
     threshold: float | None = None
     """`skip`: the norm. Others: standard deviations."""
     count: int | None = None
     """Number of consecutive events after which training stops."""
     nan_counts: bool = False
-    """Whether a NaN counts as one of them."""
+    """Whether a NaN counts as one of these events."""
     dialect: str | None = None
     """The implementation of the detector."""
     asd_config: str | None = None
-    """The value of its environment variable."""
+    """The value of the detector's environment variable."""
     dialects: tuple[AsdDialect, ...] = DIALECTS
-    """All detectors; the first one if none is named."""
+    """All detectors; the first is the default."""
 
 
 class Policy(Protocol):
@@ -91,7 +91,7 @@ class Policy(Protocol):
         ...
 
     def begin(self) -> Watch:
-        """Return a state without any step."""
+        """Return the state before the first step."""
         ...
 
 
@@ -159,10 +159,10 @@ def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | N
 
 
 def least_noticed(noticed: Callable[[float], bool]) -> float | None:
-    """Return the smallest norm that is detected; None if the largest is not.
+    """Return the smallest norm that is detected; None if even the largest norm is not.
 
     Args:
-        noticed: False up to some norm, and true from there on.
+        noticed: Returns false below some norm, and true from that norm on.
     """
     # Positive floats have the order of the integers with the same bits, so bisection finds the exact one.
     low, high = 0, _bits(sys.float_info.max)

@@ -41,7 +41,7 @@ class OlmoPolicy:
         return max(2, self.window // 2) - 1
 
     def begin(self) -> Watch:
-        """Return a state without any step."""
+        """Return the state before the first step."""
         return _Windows(self)
 
 

@@ -25,7 +25,7 @@ POLICIES: Mapping[str, str] = MappingProxyType(
         "zscore": "ckpttool.health.policies.robust_z:RobustZPolicy",
     }
 )
-"""Policy names for users -> their classes, in display order; imported on use."""
+"""Policy names for users -> classes, in display order; a class is imported on first use."""
 
 
 def policy_type(name: str) -> type[Policy]:
@@ -43,7 +43,7 @@ def policy_of(name: str, settings: PolicySettings) -> Policy:
     """Return the policy with this name.
 
     Raises:
-        UsageError: There is no such policy, or it does not have one of the settings.
+        UsageError: There is no such policy, or the policy lacks one of the settings.
     """
     policy = policy_type(name)
     if settings.threshold is not None and not (0 < settings.threshold < math.inf):

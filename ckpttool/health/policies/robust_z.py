@@ -14,13 +14,13 @@ from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a normal distribution."""
+"""Factor from median absolute deviation to standard deviation, for a normal distribution."""
 
 LEAST_SPREAD = 0.01
 """Minimum spread of the logarithm: a norm that varies by less than 1 % is constant, and a change of 1 % is normal."""
 
 _REFRESH = 8
-"""Number of new values after which median and spread are recomputed: they hardly change, and sorting is expensive."""
+"""Number of new values before median and spread are recomputed, because both hardly change and sorting is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class RobustZPolicy:
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
-        """Return a state without any step."""
+        """Return the state before the first step."""
         return _Window(self)
 
 
 class _Window(Watch):
-    """Logarithms of recent normal norms, with their median and spread, and of the spikes in a row since."""
+    """Logarithms of recent normal norms, with median and spread, and of the consecutive spikes since then."""
 
     def __init__(self, policy: RobustZPolicy) -> None:
         self._policy = policy

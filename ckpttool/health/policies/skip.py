@@ -1,4 +1,4 @@
-"""Data skip by the global norm, exactly as in a trainer, or without its NaN gap."""
+"""Data skip by the global norm, exactly as in a trainer, or without the trainer's NaN gap."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ckpttool.health.policies.base import PolicySettings, Watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipPolicy:
-    """Drop an update whose norm is at or above the threshold; stop at the N-th in a row.
+    """Drop an update whose norm is at or above the threshold, and stop at the N-th such update in a row.
 
     Source:
-        The code of the trainer that has it (see its folder for the versions). The wrapper applies an update if nothing
+        The trainer's own code (see its folder for the versions). The wrapper applies an update if nothing
         overflowed and `norm < threshold`, so a norm equal to the threshold is skipped, although the documentation has
         "above". The monitor counts in memory only: a restart begins at 0.
     """
@@ -32,13 +32,13 @@ class SkipPolicy:
     nan_counts: bool = False
     """Whether a NaN counts as a consecutive skip.
 
-    In the trainer it does not, because it is not at or above the threshold: the count restarts, although the update is
+    In the trainer a NaN does not count, because NaN >= threshold is false: the count restarts, although the update is
     dropped.
     """
 
     @property
     def warm_up(self) -> int:
-        """Number of steps with a norm before the first judgement: a fixed threshold needs none."""
+        """Number of steps with a norm before the first judgement, 0 because a fixed threshold needs no warm-up."""
         return 0
 
     @classmethod
@@ -51,19 +51,19 @@ class SkipPolicy:
         )
 
     def begin(self) -> Watch:
-        """Return a state without any step."""
+        """Return the state before the first step."""
         return _InARow(policy=self)
 
 
 @dataclass(slots=True, kw_only=True)
 class _InARow(Watch):
-    """Consecutive steps: the certain number, and the possible number if the log omits steps."""
+    """Consecutive skipped steps: the certain number, and the possible number if the log omits steps."""
 
     policy: SkipPolicy
     low: int = 0
     """Number of steps that are certainly consecutive."""
     high: int = 0
-    """Largest possible number of consecutive steps, if every step that is not shown was one of them."""
+    """Largest possible number of consecutive steps, if every step that the log omits was skipped as well."""
     last: Step | None = None
     told: bool = False
     """Whether a possible stop in this series was reported."""
@@ -138,7 +138,7 @@ class _InARow(Watch):
             yield from self._perhaps_stop(step, step)
 
     def _unseen(self, first: int, last: int) -> Iterator[HealthEvent]:
-        """Add steps missing in the log: they end the certain series, and may extend the possible one."""
+        """Add steps that are missing in the log, which end the certain series and may extend the possible series."""
         self.high += last - first + 1
         touches = self.low > 0
         self.low = 0

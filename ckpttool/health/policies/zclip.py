@@ -40,7 +40,7 @@ class ZClipPolicy:
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
-        """Return a state without any step."""
+        """Return the state before the first step."""
         return _Averaging(self)
 
     def clipped(self, average: Average, z: float) -> float:

@@ -1,4 +1,4 @@
-"""Logged events of Ascend's online feature-value detectors, in three dialects, and of a guarded training run."""
+"""Read the events that Ascend's online feature-value detectors log, in three dialects, and those of a guarded run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPIKE = (
     r"(?:bp time|step) (?P<backward>\d+), normal count \d+"
 )
 _AT = r"\(global step (?P<step>\d+)\)"
-"""In a guard's lines: other detectors do not know the step."""
+"""The step in a guard's lines; other detectors do not know the step."""
 _STEP = rf"(?:.*?{_AT})?"
 _SINCE = (
     rf"(?:.*?{_AT} \d+ abnormal values since (?P<since>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) "
@@ -79,7 +79,7 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
     )
 )
 _LONGEST_LINE = 16 * 1024
-"""Maximum bytes of a line that are searched: on a hostile line the patterns take quadratic time."""
+"""Maximum bytes of a line to search, because the patterns take quadratic time on a hostile line."""
 
 _MEMBER = re.compile(rf"Grad-norm spike: index (?P<index>\d+), time {_STAMP}, {_SPIKE}")
 
@@ -99,11 +99,11 @@ _DETECTED = MappingProxyType(
 def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
     """Yield the detectors' events, in the order of the log.
 
-    A strike's listed events follow it as part of it: `group_since` is the first of them. A line that resembles a
+    The events that a strike lists are part of the strike, and `group_since` is the first. A line that resembles a
     detector's line and cannot be read is a problem.
 
     Source:
-        torch_npu's times are the machine's own clock, whole seconds, without zone. "bp time" counts backward passes of
+        torch_npu's times are whole seconds of the machine's clock, without a zone. "bp time" counts backward passes of
         one parameter, so with gradient accumulation it is not a step. MindSpore's time stamps count from 1970 UTC; only
         the clock at the beginning of its lines is comparable with the others.
     """
@@ -139,11 +139,11 @@ def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
 
 
 def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem]) -> Iterator[AsdEvent | LogProblem]:
-    """Yield the events of a guard's detector: by steps, without times, each as it was recorded.
+    """Yield the events of a guard's detector as recorded: by step, without times.
 
     Args:
         source: The file.
-        items: Its lines.
+        items: The lines of the file.
     """
     rank: Rank | None = None
     for item in event_lines(source, items):
@@ -212,7 +212,7 @@ def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:
     """Return each event once, in order of time.
 
     Rank 0 repeats the other ranks' lines in its own log, so the logs of all ranks contain many events twice. An event
-    without a time cannot be distinguished from its repetition, and is kept only if its line has new content.
+    without a time cannot be distinguished from a repetition, and is kept only if the line has new content.
     """
     first_by_key: dict[tuple[object, ...], AsdEvent] = {}
     for event in events:
@@ -257,7 +257,7 @@ def _with_member(strike: AsdEvent, text: bytes) -> AsdEvent:
 
 
 def _time(stamp: str | None, line: str) -> LocalTime | None:
-    """Return the stamp, or else the clock at the head of the line (MindSpore: `2025-08-26-10:46:26.665.782`)."""
+    """Return the time stamp, otherwise the clock at the head of the line (MindSpore: `2025-08-26-10:46:26.665.782`)."""
     if stamp is None:
         head = _HEAD_TIME.search(line)
         stamp = f"{head[1]} {head[2]}" if head else None

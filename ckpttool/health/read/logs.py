@@ -1,4 +1,4 @@
-"""Logs in one pass, and the times of saves on their clock."""
+"""Read logs in one pass, and find the times of saves on the clock of the logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]
 
 
 class LogPass:
-    """One pass over logs in bounded memory: yields the steps, and keeps the other entries."""
+    """One pass over logs in bounded memory, which yields the steps and keeps the other entries."""
 
     def __init__(self, reader: LogReader, patterns: Sequence[str], *, keep: bool = False) -> None:
         """Find the logs.
@@ -74,7 +74,7 @@ class LogPass:
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
     def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training run; empty if not requested; None if the logs go back implausibly often."""
+        """Return each start of the training run; empty if not requested; None if the logs go back too often."""
         return () if self._merging is None else self._merging.log().attempts
 
     def _steps_of(self, name: str) -> Iterator[LogItem]:

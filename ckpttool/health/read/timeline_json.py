@@ -1,4 +1,4 @@
-"""The timeline of a replay, as `ckpttool log replay --format json` prints it, and its parser."""
+"""Write and parse the timeline of a replay, as `ckpttool log replay --format json` prints it."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
 
     Args:
         data: The complete file.
-        source: Names it in the error.
+        source: Name of the file, for the error.
 
     Raises:
-        UsageError: It begins like a saved replay, but is not one.
+        UsageError: The file begins like a saved replay, but is not one.
     """
     try:
         document = as_object(parse_json(data, where=source, limit=REPLAY_LIMIT), where=source)

@@ -13,14 +13,14 @@ from ckpttool.health.policies.robust_z import robust
 from ckpttool.health.policies.skip import SkipPolicy
 
 NEEDED_POINTS = 200
-"""Minimum number of steps: with fewer, one false skip in a thousand steps cannot be distinguished from none."""
+"""Minimum number of steps; with fewer, one false skip per thousand steps cannot be distinguished from none."""
 
 _OUTLIER_Z = 6.0
 """Robust standard deviations above which a value does not belong to the normal stretch."""
 
 _THRESHOLD_Z = 8.0
 _HEADROOM = 1.25
-"""Factor above the highest normal value: the next ten thousand steps have higher values than the last thousand."""
+"""Factor above the highest normal value, because the next ten thousand steps exceed the last thousand."""
 
 _WARM_UP_SHARE = 0.1
 _BINS = 24
@@ -35,7 +35,7 @@ def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> 
 
     Args:
         metrics: One entry per step, ascending.
-        warm_up: Logged steps to leave out at the start, with naturally high norms; a tenth by default.
+        warm_up: Number of logged steps to leave out at the start, where norms are naturally high; by default, a tenth.
     """
     left_out = int(len(metrics) * _WARM_UP_SHARE) if warm_up is None else warm_up
     norms, embedding = _Points(), _Points()
@@ -56,7 +56,7 @@ def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> 
 
 
 class _Points:
-    """Steps and values, in columns: a run may have millions."""
+    """Steps and values in columns, because a run may have millions of steps."""
 
     def __init__(self) -> None:
         self.steps: list[Step] | array[int] = array("q")
@@ -100,7 +100,7 @@ def _threshold(quantity: str, points: _Points) -> Threshold | Refusal:
 
 
 def _rounded_up(value: float) -> float:
-    """Round up to two digits: more digits would suggest more precision than there is."""
+    """Round up to two digits, because more digits would suggest too much precision."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit) * unit:.6g}")
 

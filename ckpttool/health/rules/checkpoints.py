@@ -1,4 +1,4 @@
-"""The health of a tree's checkpoints: the evidence in the shards, and the newest checkpoint."""
+"""The health of a tree's checkpoints by the evidence in the shards, and the health of the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ckpttool.health.rules.evidence import log_findings
 
 _FIRST_MOMENT = "adam_m."
 _NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")
-"""Excluded parts of tensor names: optimizer state, accumulated gradients, counters, the other kind of embedding."""
+"""Parts of tensor names to exclude: optimizer state, accumulated gradients, counters, the other kind of embedding."""
 
 
 def weigh(verdict: Verdict) -> WeightNumbers:
@@ -67,7 +67,7 @@ def _largest(ranks: Iterable[list[TensorStat]]) -> float | None:
 def with_weights(
     report: HealthReport, weights: Mapping[CheckpointKey, WeightNumbers], inventory: Inventory
 ) -> HealthReport:
-    """Mark checkpoints with NaN or infinity as unhealthy, regardless of measurements at their save."""
+    """Mark checkpoints with NaN or infinity as unhealthy, regardless of measurements at the time of the save."""
     pairs = zip(report.judgements, inventory.checkpoints, strict=True)
     judgements = (_weighed(judgement, weights.get(checkpoint.key)) for judgement, checkpoint in pairs)
     return replace(report, judgements=tuple(judgements))
@@ -96,7 +96,7 @@ def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgem
 
 
 def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:
-    """Return checkpoints on the run's current lineage with their judgements, newest first."""
+    """Return the checkpoints on the run's current lineage, each with its judgement, newest first."""
     keys = (checkpoint.key for checkpoint in inventory.checkpoints)
     judgements = dict(zip(keys, report.judgements, strict=True))
     lineage = Lineage(inventory)
@@ -105,7 +105,7 @@ def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint,
 
 
 def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
-    """Return the name of the newest healthy checkpoint in the order of `resolve`: a later run before a higher step."""
+    """Add the name of the newest healthy checkpoint, in the order of `resolve`: a later run before a higher step."""
     healthy = (
         checkpoint.name for checkpoint, judgement in _pairs(report, inventory) if judgement.health is Health.HEALTHY
     )
@@ -118,7 +118,7 @@ def newest(report: HealthReport, inventory: Inventory) -> HealthJudgement | None
 
 
 def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
-    """Return the obstacles to the judgement: unreadable records, lines of logs and shards."""
+    """Return why checkpoints could not be judged: unreadable records, log lines and shards."""
     findings = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
     if log is not None:
         findings += log_findings(log.problems, log.problem_count)
@@ -136,7 +136,7 @@ def assert_read_to_its_end(log: TrainingLog) -> None:
     """Refuse to record anything from part of a log: a later attempt at a step may be worse.
 
     Raises:
-        IncompleteError: It could not be read to its end.
+        IncompleteError: The log could not be read to the end.
     """
     for problem in log.problems:
         if problem.ends_the_log:

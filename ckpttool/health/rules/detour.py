@@ -1,4 +1,4 @@
-"""Ways to avoid a spike, and to continue after a stop: the checkpoint, and the position in the data."""
+"""Ways to avoid a spike or to continue after a stop: the checkpoint to use, and the position in the data."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _LOSSES = 64
 """Number of losses on each side of a spike whose medians are compared."""
 
 _FEWEST_LOSSES = 20
-"""Minimum number on either side for a comparison."""
+"""Minimum number of losses on either side for a comparison."""
 
 _LOSS_SIGMAS = 3.0
-"""Limit in robust standard deviations of one loss; the median of twenty varies by a quarter of one."""
+"""Limit in robust standard deviations of a single loss; the median of twenty losses varies by a quarter of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClock:
-    """A step whose consumed samples are known, and the samples per step from there."""
+    """A step for which the number of consumed samples is known, and the samples per step from there."""
 
     step: Step
     samples: int
@@ -57,9 +57,9 @@ class RewindRecipe:
     margin: int = 100
     """Number of steps by which the checkpoint must precede the onset."""
     min_skip: int = 200
-    """Batches."""
+    """Minimum number of batches to skip."""
     max_skip: int = 500
-    """Batches."""
+    """Maximum number of batches to skip."""
     recovers_within: int = 50
     """Maximum number of steps of an ordinary spike, which ends on its own."""
 
@@ -72,19 +72,19 @@ class Stop:
     count: int
     """Number of consecutive steps, including `step`."""
     skipped: str | None = None
-    """The log's entry about these steps, as a sentence; None if only a policy would have skipped them."""
+    """The log's entry about these steps, as a sentence; None if only a policy would have skipped these steps."""
 
 
 _FEWEST_AT_END = 2
-"""Minimum of skipped steps at the end of a log that count as a stop without a line about it."""
+"""Minimum number of skipped steps at the end of a log that count as a stop if no line reports one."""
 
 
 def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
-    """Return the stop by too many consecutive skipped steps; None if training has continued since, or did not stop.
+    """Return the stop after too many consecutive skipped steps; None if training continued afterwards, or did not stop.
 
     Args:
         notes: The logs' entries besides numbers, in order.
-        newest: The last step that they show.
+        newest: The last step that the logs show.
         at_end: Number of consecutive steps up to `newest` that the training skipped. A trainer's own log has no line
             about the stop if the exception is not logged.
     """
@@ -129,14 +129,14 @@ def spike_to_pass(
 
     Args:
         line: The suspect parts according to the logs.
-        around: The spike nearest to this step; None: the last one.
+        around: Use the spike nearest to this step; None for the last spike.
         reading: The logs that were read.
-        threshold: The global norm from which a step is a spike; None: a z-score decides.
-        skipped: Steps that the training skipped, ascending: they did no harm, and are not spikes.
+        threshold: The global norm from which a step is a spike; None to let a z-score decide.
+        skipped: Ascending steps that the training skipped, which did no harm and are not spikes.
 
     Raises:
-        UsageError: There is no spike; the message has alternatives.
-        IncompleteError: It is unknown, because the log was not read to its end, or shows no step.
+        UsageError: There is no spike; the message names alternatives.
+        IncompleteError: Whether there is a spike is unknown, because the log was not read to the end, or shows no step.
     """
     spike = find_spike(line, around)
     if spike is not None:
@@ -159,7 +159,7 @@ def spike_to_pass(
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
-    """Return the last spike of the timeline, or the spike nearest to a step; None without a spike."""
+    """Return the last spike of the timeline, or the spike nearest to a step; None if there is no spike."""
     spikes = [
         Spike(onset=interval.first_step, end=interval.recovered_step)
         for interval in line.intervals
@@ -226,12 +226,12 @@ def advise_spike(
     clock: SampleClock | None = None,
     recipe: RewindRecipe | None = None,
 ) -> SpikeAdvice:
-    """Return both ways to avoid a spike, their costs, and the recommended way.
+    """Return both ways to avoid a spike, the cost of each, and the recommended way.
 
     Going back loses every step since the checkpoint, so it pays only if the training does not recover on its own.
 
     Args:
-        spike: Its beginning and its end.
+        spike: The beginning and the end of the spike.
         good: Steps of checkpoints that may be loaded, in any order.
         newest: The last trained step.
         clock: Samples consumed at some step, for trainers that count samples.
@@ -329,7 +329,7 @@ def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
 
 
 def _distance(spike: Spike, step: Step) -> tuple[int, int]:
-    """Return the distance of a step from a spike as a sort key; at equal distance, the earlier spike comes first."""
+    """Return the distance between a step and a spike as a sort key; at equal distance, the earlier spike is first."""
     end = spike.onset if spike.end is None else spike.end
     return (max(spike.onset - step, step - end, 0), spike.onset)
 

@@ -1,4 +1,4 @@
-"""The health of checkpoints, by the embedding norm that the log shows at their save."""
+"""The health of checkpoints, by the embedding norm that the log shows at each save."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def judge_checkpoints(
 ) -> HealthReport:
     """Judge every checkpoint of a tree by the log and by the records.
 
-    If the number of pipeline stages is unknown, a single rank is assumed to mean a single stage, because the files show
-    no more.
+    If the number of pipeline stages is unknown, a single rank is taken to mean a single stage, because the files show
+    nothing else.
     """
     sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
     stages = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
@@ -41,7 +41,7 @@ def judge_health(
     Args:
         saves: The checkpoints, in display order.
         attempts: Each start of the training in the logs; empty without a log.
-        threshold: Sum of squares at or above which a checkpoint is unhealthy; None: use the record alone.
+        threshold: Sum of squares at or above which a checkpoint is unhealthy; None to use the record alone.
         pipeline_stages: Number of stages of the run, if known. With one stage nothing was ever measured, whatever is
             recorded, unless the trainer records only measured values.
 

@@ -1,4 +1,4 @@
-"""Evidence in logs against checkpoints, as reasons for `choose`."""
+"""Evidence against checkpoints in logs, as reasons for `choose`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ raise the level by as much."""
 
 
 def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
-    """Return the facts about a checkpoint for policies; its recorded health is already attached."""
+    """Return the facts about a checkpoint for policies; the checkpoint already has its recorded health."""
     return SavedCheckpoint(
         name=checkpoint.name,
         step=checkpoint.step,
@@ -74,7 +74,7 @@ def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
 def saves_of(
     inventory: Inventory, attempts: Sequence[LogAttempt] | None, written: Mapping[CheckpointKey, LocalTime]
 ) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
-    """Return the checkpoints with their save times, from the log or else the files, and the starts that saved them.
+    """Return the checkpoints with the starts that saved them, and save times from the log, otherwise from the files.
 
     A copy may have given the files a later time. That is safe: a checkpoint saved before a strike may appear to be
     saved after it, but never the reverse.
@@ -119,7 +119,7 @@ def with_judgements(
         inventory: The inventory, with recorded health.
         judgements: One judgement per checkpoint, in the same order.
         threshold: The threshold.
-        ignore: Do not use health as a reason.
+        ignore: Whether to ignore health as a reason.
     """
     pairs = zip(inventory.checkpoints, judgements, strict=True)
     return replace(inventory, checkpoints=tuple(_judged(*pair, threshold=threshold, ignore=ignore) for pair in pairs))
@@ -148,7 +148,7 @@ def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Row)
 
     Args:
         inventory: The tree.
-        marks: One for each checkpoint, in the same order.
+        marks: One mark for each checkpoint, in the same order.
         code: The kind of the suspect part.
     """
     checkpoints = []
@@ -170,7 +170,7 @@ def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, .
 
     Args:
         problems: The problems to report individually.
-        count: Number of all problems; it can exceed the length of `problems`.
+        count: Number of all problems, which can exceed the length of `problems`.
     """
     findings = [_unreadable(problem) for problem in problems]
     if count > len(findings):
@@ -188,7 +188,7 @@ def _unreadable(problem: LogProblem) -> Finding:
 
 
 def no_log() -> Finding:
-    """Report that there is no log."""
+    """Report that no log was found."""
     return unknown(
         Code.LOG_UNREADABLE,
         "no training log was found near the checkpoints, so the threshold could not be applied",
@@ -197,7 +197,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Report the run's progress after a save; None if the last start did not save it, or there was no progress."""
+    """Report the run's progress after a save; None if the last start did not write that save, or made no progress."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
@@ -223,9 +223,9 @@ class ReadLogs:
     """The contents of all given logs and timelines."""
 
     log: TrainingLog | None
-    """All logs of the training run; None without a log."""
+    """All logs of the training run; None if there is no log."""
     detected: tuple[AsdEvent, ...]
-    """Logged events of detectors of silent errors."""
+    """Events that detectors of silent errors logged."""
     timelines: tuple[HealthTimeline, ...]
     """The timelines in saved replays."""
     written: Mapping[CheckpointKey, LocalTime]
@@ -239,7 +239,7 @@ class ReadLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The evidence of the logs, and the tree with their findings against its checkpoints."""
+    """The evidence in the logs, and the tree with the findings from the logs against its checkpoints."""
 
     question: EvidenceQuestion
     inventory: Inventory
@@ -253,7 +253,7 @@ class Evidence:
     """Requested evidence that no log contains."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
-        """Choose a checkpoint; on request, one to avoid a spike, or to continue after a stop.
+        """Choose a checkpoint; on request, a checkpoint for avoiding a spike or for continuing after a stop.
 
         Args:
             pick: Chooses from a tree whose checkpoints carry the reasons against them.
@@ -264,7 +264,7 @@ class Evidence:
 
         Raises:
             UsageError: The log shows neither a spike nor a stop.
-            IncompleteError: The log shows neither, and could not be read to its end.
+            IncompleteError: The log shows neither, and could not be read to the end.
         """
         log, wish = self.log, self.question.spike
         if log is None or wish is None:
@@ -314,7 +314,7 @@ class Evidence:
         return (*findings, *(() if chosen is None else self._of(chosen)))
 
     def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
-        """Report obstacles to judging the chosen checkpoint, and the progress of training after it."""
+        """Report why the chosen checkpoint could not be judged, and the progress of training after that checkpoint."""
         keys = [checkpoint.key for checkpoint in self.inventory.checkpoints]
         place = keys.index(chosen.key)
         hindered = None if self.report is None else self.report.judgements[place].note
@@ -351,14 +351,14 @@ def weigh(
     *,
     ignore: bool,
 ) -> Evidence:
-    """Apply the logs to the checkpoints.
+    """Judge the checkpoints by the logs.
 
     Args:
         inventory: The inventory with recorded health; with sizes and times if strikes have times.
         logs: The logs that were read.
         question: The threshold and the evidence to judge by.
         report: Every checkpoint's health, if a threshold was given.
-        ignore: Do not use health as a reason.
+        ignore: Whether to ignore health as a reason.
     """
     courses = _courses(logs, question)
     judged = inventory
@@ -408,7 +408,7 @@ def _courses(logs: ReadLogs, question: EvidenceQuestion) -> LineageTimelines:
 
 
 def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMetrics]:
-    """Yield the steps with an applied update: a skipped step changed no weight."""
+    """Yield the steps with an applied update, because a skipped step changed no weight."""
     for row in rows:
         if row.skipped:
             coverage.add(row, judged=False)

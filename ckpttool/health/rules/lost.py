@@ -1,4 +1,4 @@
-"""Training lost by a choice, according to a log: the steps after the chosen save, and their duration."""
+"""The training that a choice loses, according to a log: the steps after the chosen save, and how long they took."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ckpttool.core.domain.plan import LostTime, LostTimeSource, ResumePoint
 
 
 def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> ResumePoint:
-    """Add the steps in a log after the chosen save, and their duration by its times.
+    """Add the logged steps after the chosen save, and their duration by the times in the log.
 
     Args:
         point: The resume point according to the saves.
         attempts: Each start of the training, in the order of time.
-        home: The one that saved the chosen checkpoint.
+        home: The start that saved the chosen checkpoint.
     """
     step, size = point.step, point.checkpoint.scalars.global_batch_size
     attempt = attempts[home]

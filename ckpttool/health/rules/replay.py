@@ -47,7 +47,7 @@ ONLY_AN_OBSERVATION = (
 
 
 class Trace:
-    """The facts kept about steps: their numbers, and their samples."""
+    """The facts to keep about steps: their numbers, and the samples consumed."""
 
     def __init__(self) -> None:
         """Begin before the first step."""
@@ -56,7 +56,7 @@ class Trace:
         self.skipped: set[Step] = set()
         """Steps that the trainer logged as skipped."""
         self.skipped_at_end = 0
-        """Number of consecutive steps at the end that were skipped, not because of an overflow."""
+        """Number of consecutive steps at the end that were skipped for a reason other than an overflow."""
         self.clock: SampleClock | None = None
         self.unseen = 0
         self.without_norm = 0
@@ -95,7 +95,7 @@ class Trace:
                 yield Step(step), loss
 
     def ascending(self) -> Sequence[Step]:
-        """Return the steps in order: a log goes back if training was resumed."""
+        """Return the steps in ascending order, although a log goes back if training was resumed."""
         ordered = all(self.steps[index] < self.steps[index + 1] for index in range(len(self.steps) - 1))
         return cast("Sequence[Step]", self.steps if ordered else sorted(self.steps))
 
@@ -118,8 +118,8 @@ def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
     """Return a policy's events from log entries other than steps, none of which is judged.
 
     Args:
-        policy: Its name for users.
-        events: Its events.
+        policy: The policy's name for users.
+        events: The policy's events.
     """
     return _result_of(policy, tuple(events), Trace())
 
@@ -178,13 +178,13 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
 def courses_of(
     policy: Policy | None, full_timeline: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
 ) -> LineageTimelines:
-    """Return the suspect steps by the policy on the lineage of each start of the training run.
+    """Return the steps that the policy suspects, on the lineage of each start of the training run.
 
     Args:
         policy: The rule; None if suspect parts are given by time, independent of the start.
-        full_timeline: Its suspect parts over all logs.
+        full_timeline: The suspect parts over all logs.
         attempts: The starts in the logs.
-        margin_minutes: How much earlier than its first event a strike's damage may have begun.
+        margin_minutes: How long before its first event a strike's damage may have begun.
     """
 
     def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
@@ -211,7 +211,7 @@ def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Tra
 
     Raises:
         UsageError: There is no spike, or no checkpoints were passed.
-        IncompleteError: It is unknown whether there is a spike.
+        IncompleteError: Whether there is a spike is unknown.
     """
     checkpoints = _checkpoints(wish, answer, trace)
     stop = None

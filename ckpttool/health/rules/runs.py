@@ -1,4 +1,4 @@
-"""Assignment of checkpoints to attempts in the logs: a repeated step has two norms, and two times."""
+"""Assign checkpoints to attempts in the logs, because a repeated step has two norms and two times."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class Home:
     """The attempt in the logs that saved a checkpoint."""
 
     attempts: tuple[int, ...]
-    """The attempts that may have saved it, ascending."""
+    """The attempts that may have saved the checkpoint, ascending."""
     sure: bool
-    """Whether one of these attempts saved it; otherwise the logs may show its step only for other starts."""
+    """Whether one of these attempts certainly saved it; otherwise the logs may show the step only for other starts."""
 
     @property
     def known(self) -> int | None:
-        """The attempt that saved it; None if that is unknown."""
+        """The attempt that saved the checkpoint; None if unknown."""
         return self.attempts[0] if self.sure and len(self.attempts) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStep:
-    """The logs' entries for a checkpoint's step at its save."""
+    """The logs' entries for a checkpoint's step at the time of the save."""
 
     row: StepMetrics | None
-    """None if they have no entry, or it is unknown which of several starts saved it."""
+    """None if the logs have no entry, or it is unknown which of several starts saved the checkpoint."""
     embedding_local_norm: float | None = None
     """Value at the last applied update, because a dropped update does not change the weights."""
     is_doubtful: bool = False
-    """Whether the logs show its step, but possibly not at its save."""
+    """Whether the logs show the step, but possibly not at the time of the save."""
 
 
 _NOWHERE = Home(attempts=(), sure=True)
@@ -101,7 +101,7 @@ def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt
 
 
 def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics], Step | None]:
-    """Return the steps that led to the weights of an attempt: its own, and those that it continued from.
+    """Return the steps that led to the weights of an attempt: its own steps, and the steps that it continued from.
 
     With a larger batch size a start may count its steps lower than the save that it continued from, while the samples
     continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
@@ -123,9 +123,9 @@ def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics
 
 
 def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
-    """Return how many steps a start with a larger batch size continued from, by the samples; else 0.
+    """Return how many steps a start with a larger batch size continued from, by the samples; otherwise 0.
 
-    With an equal batch size, more samples at the same step are data that were skipped: the run did go back.
+    With an equal batch size, more samples at the same step mean that data was skipped, and that the run did go back.
     """
     place = _place(rows, attempt.first)
     first = next((row for row in attempt.rows if row.consumed_samples is not None), None)
@@ -175,7 +175,7 @@ class _Span:
     stride: int
     """Logging interval of the trainer in steps."""
     finest: int
-    """The same over all attempts; a longer gap may be between two starts."""
+    """The smallest logging interval over all attempts; a longer gap may lie between two starts."""
 
     @property
     def first(self) -> Step:
@@ -186,7 +186,7 @@ class _Span:
         return self.attempt.last
 
     def holds(self, steps: Sequence[Step]) -> int:
-        """Return how many ascending saves of a run have their step in this attempt; 0 if it is another attempt."""
+        """Return how many ascending saves of a run have their step in this attempt; 0 for a different attempt."""
         if self.attempt.begun and steps[0] <= self.first - self.stride:
             return 0  # saved before this start
         if self.attempt.ended and steps[-1] >= self.last + self.stride:
@@ -196,7 +196,7 @@ class _Span:
         return sum(self._shows(step) for step in steps)
 
     def _shows(self, step: Step) -> bool:
-        """Return whether the attempt did a step: it is printed, or between two neighbouring printed ones."""
+        """Return whether the attempt did a step, which is printed or between two neighbouring printed steps."""
         rows = self.attempt.rows
         if not self.first <= step <= self.last:
             return False
@@ -204,9 +204,9 @@ class _Span:
         return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
 
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
-        """Return whether the log begins right after a save, where a resumed training begins its log.
+        """Return whether the log begins right after a save, as the log of a resumed training does.
 
-        A log that lost its beginning may begin there by chance; if every printed step is saved, it always does.
+        A log that lost its beginning may begin there by coincidence; if every printed step is saved, it always does.
         """
         spacing = min((later - step for step, later in pairwise(steps)), default=math.inf)
         return spacing > self.stride and any(self.first - self.stride <= step < self.first for step in steps)
@@ -260,7 +260,7 @@ def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -
 
 
 def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> tuple[int, list[_Option]]:
-    """Return the largest number of assigned runs, and all optimal options; with `shared` 0, attempts."""
+    """Return the largest number of assigned runs, or of attempts if `shared` is 0, and all optimal options."""
     forward = _most(runs, fits, shared)
     # The same backwards: runs and attempts are reversed, and so are steps by their sign.
     turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
@@ -276,11 +276,11 @@ def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, sha
 
 
 def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:
-    """Return for each run and attempt the best count of the runs up to this one, if it belongs to that attempt.
+    """Return for each run and attempt the best count of the runs up to this run, if this run belongs to that attempt.
 
     Args:
-        runs: The steps of each, ascending.
-        fits: For each run, whether an attempt shows all of them.
+        runs: The steps of each run, ascending.
+        fits: For each run, whether an attempt shows all of its steps.
         shared: The count of a run in the same attempt as the previous one; any other run counts 1.
     """
     most: list[list[int]] = []
@@ -310,7 +310,7 @@ def _row(attempt: LogAttempt, step: Step) -> StepMetrics | None:
 
 
 def _norm(attempt: LogAttempt, step: Step) -> float | None:
-    """Return the embedding's norm of the last applied update, if every step since then is shown."""
+    """Return the embedding norm at the last applied update, if the log shows every step since then."""
     row = _row(attempt, step)
     while row is not None and row.skipped:
         row = _row(attempt, Step(row.step - 1))

@@ -1,4 +1,4 @@
-"""The suspect parts of a training run according to events, and their checkpoints."""
+"""The suspect parts of a training run according to events, and the checkpoints in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ckpttool.health.model.events import (
 from ckpttool.health.rules.runs import Home, course
 
 SETTLED_AFTER = 10
-"""Number of steps without an event after which a spike is over, because a recovering curve still fluctuates."""
+"""Number of steps without an event after which a spike is over; a recovering curve still fluctuates."""
 
 
 _MOST_COURSES = 8
@@ -46,9 +46,9 @@ def timeline(
     late, and its errors stay in the weights.
 
     Args:
-        events: Of any number of policies.
-        steps: Steps that the logs show, ascending: only these can show that a spike is over.
-        margin_minutes: How much earlier than its first event a strike's damage may have begun.
+        events: Events from any number of policies.
+        steps: Steps that the logs show, ascending; only these can show that a spike is over.
+        margin_minutes: How long before its first event a strike's damage may have begun.
         judged: The steps at which a policy could have detected a spike.
     """
     all_events = tuple(events)
@@ -58,7 +58,7 @@ def timeline(
 
 
 def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
-    """Return each checkpoint with its position on the timeline."""
+    """Return the position of each checkpoint on the timeline."""
     return tuple(_mark(line, save) for save in saves)
 
 
@@ -76,7 +76,7 @@ class LineageTimelines:
         """Store the suspect parts in total.
 
         Args:
-            full_timeline: By all logs, the last attempt at each step.
+            full_timeline: The suspect parts by all logs, with the last attempt at each step.
             attempts: The starts in the logs; None if they go back implausibly often.
             judged: The suspect parts by the steps of one lineage.
             on_any: The suspect parts independent of the start: given by time, not by steps.
@@ -88,7 +88,7 @@ class LineageTimelines:
         self._known: dict[int, HealthTimeline] = {}
 
     def of(self, attempt: int | None) -> HealthTimeline:
-        """Return the suspect parts on the lineage of an attempt; for None, those independent of the attempt."""
+        """Return the suspect parts on the lineage of an attempt; for None, the parts independent of the attempt."""
         if attempt is None or self._attempts is None:
             return self._on_any
         if len(self._attempts) == 1:
@@ -103,10 +103,10 @@ class LineageTimelines:
         """Refuse to choose by step around a spike whose steps a later start renumbered, with a larger batch size.
 
         Args:
-            around: The spike nearest to this step; None: the last one.
+            around: Use the spike nearest to this step; None for the last spike.
 
         Raises:
-            IncompleteError: It may be this spike: saves from before it and from after it may have the same step.
+            IncompleteError: This may be such a spike, so that saves before and after it may have the same step.
         """
         if not self._attempts:
             return
@@ -132,11 +132,11 @@ class LineageTimelines:
         homes: Sequence[Home],
         kinds: Collection[SuspectKind] = frozenset(SuspectKind),
     ) -> tuple[CheckpointMark, ...]:
-        """Return each checkpoint with its position, on the lineage of the start that saved it.
+        """Return the position of each checkpoint, on the lineage of the start that saved it.
 
         Args:
             saves: The checkpoints.
-            homes: Which attempts in the logs may have saved each of them.
+            homes: The attempts in the logs that may have saved each checkpoint.
             kinds: The suspect stretches that count.
         """
 
@@ -152,7 +152,7 @@ def _is_spike_before(interval: SuspectInterval, step: Step) -> bool:
 
 
 def _named_by(line: HealthTimeline, lower_from: Step) -> HealthTimeline:
-    """Label spikes before a change of the batch size with that change, because their steps were renumbered."""
+    """Label spikes before a change in batch size with that change, because their steps were renumbered."""
     intervals = (
         replace(interval, reason=f"a spike from before step {lower_from}, where the batch size became larger")
         if _is_spike_before(interval, lower_from)
@@ -163,7 +163,7 @@ def _named_by(line: HealthTimeline, lower_from: Step) -> HealthTimeline:
 
 
 def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:
-    """Return the events that may have harmed the weights: a skipped step changed none."""
+    """Return the events that may have harmed the weights, because a skipped step changed none."""
     return [event for event in events if event.step is None or event.step not in skipped]
 
 
@@ -173,12 +173,12 @@ def mark_by_start(
     homes: Sequence[Home],
     line_of: Callable[[int | None], HealthTimeline],
 ) -> tuple[CheckpointMark, ...]:
-    """Return each checkpoint with its position, on the lineage of the start that saved it.
+    """Return the position of each checkpoint, on the lineage of the start that saved it.
 
     Args:
-        line: By all logs, the last attempt at each step: for checkpoints whose steps no start repeated.
+        line: The timeline by all logs and the last attempt at each step, for checkpoints whose steps were not repeated.
         saves: The checkpoints.
-        homes: Which attempts in the logs may have saved each of them.
+        homes: The attempts in the logs that may have saved each checkpoint.
         line_of: The timeline of an attempt's own lineage; for None, the part independent of the start.
     """
     return tuple(_mark_by_start(line, *pair, line_of) for pair in zip(saves, homes, strict=True))
@@ -250,7 +250,7 @@ def _spikes(events: Sequence[HealthEvent], steps: Sequence[Step]) -> Iterator[Su
 def _spike(
     group: list[HealthEvent], last: Step, steps: Sequence[Step], shifts: frozenset[Step | None]
 ) -> SuspectInterval:
-    """Return the suspect part of one spike. One that became the usual level is not detected, but has not ended."""
+    """Return the suspect part of a spike. A spike that became the usual level is not detected, but has not ended."""
     first = group[0].step
     after = bisect_right(steps, last)
     shifted = any(event.step in shifts for event in group)
@@ -283,7 +283,7 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
 
 
 def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
-    """Return whether the checkpoint was saved inside the part; None if unknown."""
+    """Return whether the checkpoint was saved within the suspect part; None if unknown."""
     if interval.first_time is not None:
         return None if save.time is None else save.time >= interval.first_time
     if save.step is None or interval.first_step is None:

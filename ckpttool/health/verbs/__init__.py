@@ -1,1 +1,1 @@
-"""The library's functions for training logs, and their input to `resolve`."""
+"""The library's functions for training logs, and the evidence from logs for `resolve`."""

@@ -1,4 +1,4 @@
-"""The settings of feature-value detection: checked and written."""
+"""Check and write the settings of feature-value detection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
     A log line that ends with `NAME=` and the configuration is also accepted.
 
     Raises:
-        UsageError: There is no such dialect, or it has no configuration string.
+        UsageError: There is no such dialect, or the dialect has no configuration string.
     """
     dialect_known = _with_variable(dialect)
     setting = re.split(rf"(?:^|\s){dialect_known.variable}=", text)[-1]
@@ -46,7 +46,7 @@ def asd_defaults(dialect: str | None = None) -> AsdConfig:
     """Return the default settings of feature detection.
 
     Raises:
-        UsageError: There is no such dialect, or it has no configuration string.
+        UsageError: There is no such dialect, or the dialect has no configuration string.
     """
     return defaults(_with_variable(dialect))
 
@@ -65,7 +65,7 @@ def _answer(text: str, check: AsdCheck) -> AsdAnswer:
 
 
 def asd_dialects() -> tuple[AsdDialect, ...]:
-    """Return all detectors of silent errors: those of frameworks, and of trainers with their own count."""
+    """Return all detectors of silent errors: those of frameworks, and those of trainers that count on their own."""
     from ckpttool.core.domain.asd import DIALECTS
 
     return (*DIALECTS, *(dialect for trainer in trainers() for dialect in trainer.asd_dialects))

@@ -32,7 +32,7 @@ def gather(
         question: The logs, and how to judge them.
         root: The path of the tree; logs next to it are also used.
         stages: Pipeline stages, if known.
-        ignore: Do not use health as a reason.
+        ignore: Whether to ignore health as a reason.
 
     Raises:
         UsageError: A log does not exist or needs an option, or a spike is to be avoided without any log.
@@ -58,17 +58,17 @@ def gather(
 
 
 def _without_detectors(log: TrainingLog, sources: Collection[str], no_format: str) -> TrainingLog:
-    """Return the log without the report that a detector's own log has no steps, which is expected."""
+    """Return the log without the expected report that a detector's own log has no steps."""
     problems = log.problems
     remaining = tuple(problem for problem in problems if problem.reason != no_format or problem.source not in sources)
     return replace(log, problems=remaining, problem_count=log.problem_count - len(problems) + len(remaining))
 
 
 def timeline_in(path: str) -> HealthTimeline | None:
-    """Read a saved replay; None if the file is not one, but possibly a log.
+    """Read a saved replay; None if the file is something else, possibly a log.
 
     Raises:
-        UsageError: It begins like a saved replay, but is not one.
+        UsageError: The file begins like a saved replay, but is not one.
     """
     try:
         if not os.path.isfile(path):  # a pipe can be read only once, and a device has no end

@@ -1,4 +1,4 @@
-"""Judge the health of checkpoints, and update its record."""
+"""Judge the health of checkpoints, and update the health file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 LOCK_SECONDS = 60.0
-"""Seconds to wait for another ckpttool that writes the health file: each needs the lock for milliseconds."""
+"""Seconds to wait for another ckpttool process that writes the health file; each needs the lock for milliseconds."""
 
 
 def health(
@@ -46,11 +46,11 @@ def health(
     Args:
         tree: The answer of `scan`, or the tree to scan.
         question: The threshold and the evidence to judge by.
-        verdicts: The verdicts on its checkpoints at level NUMERICS, to judge the shards as well.
+        verdicts: The verdicts on the tree's checkpoints at level NUMERICS, to judge the shards as well.
 
     Raises:
         UsageError: A log does not exist, or the question is invalid.
-        IncompleteError: With `write`, a log could not be read to its end.
+        IncompleteError: With `write`, a log could not be read to the end.
         LockedError: Another process writes the health file.
         UnsafeError: The record is not in a folder of this machine, so it cannot be written.
         WriteFailedError: The record could not be written; nothing was changed.
@@ -68,7 +68,7 @@ def health(
 def judged(
     tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
 ) -> HealthAnswer:
-    """Answer as `health` does, with a log that was already read; None without a log."""
+    """Answer as `health` does, with a log that was already read; None if there is no log."""
     inventory = tree.inventory
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
@@ -123,7 +123,7 @@ def _nameless(tree: Tree) -> dict[str, Refusal]:
 
 
 def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
-    """Return the remaining findings after the record was corrected."""
+    """Return the findings that remain after the record was corrected."""
     settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
     left_out = (
         unknown(Code.CANNOT_ANSWER, f"{name} was not written to the record: --write {refusal.why}")

@@ -42,7 +42,7 @@ _STAND_IN = (
 Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
 
 _CALIBRATES = ("global_norm", "embedding_local_norm")
-"""The fields for thresholds; if there are several logs, the time also shows which is later."""
+"""The fields for thresholds; if there are several logs, the time also shows which log is later."""
 
 
 def _patterns(logs: Logs) -> tuple[str, ...]:
@@ -56,11 +56,11 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
 
     Args:
         question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
-        tree: Its checkpoints are compared with the timeline; scanned with sizes, for the times of their saves.
+        tree: The tree whose checkpoints are compared with the timeline; scanned with sizes, for the times of the saves.
 
     Raises:
         UsageError: A log does not exist, the policy has no such setting, or there is no spike to resume past.
-        IncompleteError: Unknown whether there is a spike: a log could not be read to its end, or contains no step.
+        IncompleteError: Whether there is a spike is unknown: a log could not be read to the end, or has no step.
     """
     if not isinstance(question, ReplayQuestion):
         question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
@@ -110,7 +110,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
 
 
 def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
-    """Return the policy to replay if none is named: a bare threshold is a norm."""
+    """Return the policy to replay if none is named; a threshold alone is taken as a norm."""
     if question.threshold is not None or question.count is not None or question.nan_counts:
         return "skip"
     words = words_of_logs(formats)
@@ -145,7 +145,7 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
     Args:
         question: The logs, and the meaning of their columns; or only the logs.
-        warm_up: Steps at the start to leave out; None: a tenth.
+        warm_up: Number of steps to leave out at the start; None leaves out the first tenth.
 
     Raises:
         UsageError: A log does not exist.
@@ -163,7 +163,7 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
 
 def threshold_settings(calibration: Calibration, formats: Collection[str] = ()) -> ThresholdSettings:
-    """Return thresholds in the settings of the trainer of some logs, else of the first trainer with such settings."""
+    """Return thresholds as settings for the trainer of the logs, otherwise for the first trainer with such settings."""
     own_words = words_of_logs(formats)
     own_settings = None if own_words is None else own_words.thresholds(calibration)
     return own_settings or next(
@@ -172,5 +172,5 @@ def threshold_settings(calibration: Calibration, formats: Collection[str] = ()) 
 
 
 def _policy_words(settings: PolicyWords) -> PolicyWords:
-    """Return a policy's settings in its users' terms: a policy may be a trainer's own rule."""
+    """Return a policy's settings in the terms of its users, because a policy may be a trainer's own rule."""
     return reduce(lambda spelled, words: words.policy_words(spelled), phrasings(), settings)

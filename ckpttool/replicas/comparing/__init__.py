@@ -1,1 +1,1 @@
-"""Comparison of copies of the same tensors: replicas, and files that differ from theirs."""
+"""Compare copies of the same tensors, and find files that differ from their replicas."""

@@ -1,6 +1,6 @@
-"""Iteration over tensors, each with its values on all ranks, here and at other checkpoints.
+"""Iterate over tensors, each with its values on all ranks, here and at other checkpoints.
 
-Thousands of ranks have millions of tensors. So ranks that were equal at every checkpoint form one group, and the
+Thousands of ranks have millions of tensors. So ranks with equal data at every checkpoint form one group, and the
 digests are checked for one tensor at a time.
 """
 
@@ -15,16 +15,16 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.replicas.comparing.model import Sample
 
 DigestHistory: TypeAlias = tuple[bytes | None, ...]
-"""A tensor's digest at each other checkpoint; None if it is not known."""
+"""A tensor's digest at each other checkpoint; None if the digest is unknown."""
 
 
 def digest_at(digests: bytes, place: int) -> bytes:
-    """Return the digest of the tensor whose digest begins at a byte."""
+    """Return the tensor digest that begins at a byte."""
     return digests[place : place + TENSOR_DIGEST_BYTES]
 
 
 class IdenticalRanks:
-    """Ranks whose files had the same tensors at this checkpoint and at all others, so that they are equivalent.
+    """Equivalent ranks, whose files have the same tensors at this checkpoint and at all others.
 
     The counts grow as the columns are compared.
     """
@@ -35,14 +35,14 @@ class IdenticalRanks:
         """Store the ranks, ascending, the names of their tensors, and the digests here and at other checkpoints."""
         self.ranks, self.names, self.digests, self.other_digests = ranks, names, digests, others
         self.compared = 0
-        """Tensors with known replicas."""
+        """Number of tensors with known replicas."""
         self.unproven = 0
-        """Tensors that never changed, so that nothing shows whether they have replicas, and in which all agree."""
+        """Number of tensors that agree but never changed, so that nothing shows whether they have replicas."""
         self.agreed: int | None = None
-        """The fewest ranks that agree on one of its tensors."""
+        """The smallest number of ranks that agree on a tensor of these files."""
 
     def note_agreement(self, ranks: int) -> None:
-        """Record the number of ranks that agree on one of its tensors, including its own."""
+        """Record the number of ranks that agree on a tensor of these files, including these ranks."""
         self.agreed = ranks if self.agreed is None else min(self.agreed, ranks)
 
     @property
@@ -51,12 +51,12 @@ class IdenticalRanks:
         return len({self.digests, *filter(None, self.other_digests)}) > 1
 
     def has_past_of(self, peer: IdenticalRanks) -> bool:
-        """Return whether the files were equal at every other checkpoint, of which at least one is known."""
+        """Return whether the files were equal at every other checkpoint, with at least one known."""
         return self.names == peer.names and self.other_digests == peer.other_digests and any(self.other_digests)
 
 
 Column: TypeAlias = dict[DigestHistory, dict[bytes, list[IdenticalRanks]]]
-"""The files that have a tensor: by its digests at other checkpoints, then by its digest here."""
+"""The files that have a tensor, by the tensor's digests at other checkpoints, then by the digest here."""
 
 
 def identical_ranks(
@@ -81,9 +81,9 @@ def _digests_at(tensors: TensorDigests | None, names: tuple[str, ...]) -> bytes 
 def columns(
     groups: Sequence[IdenticalRanks], recorded: RecordedSlices | None
 ) -> Iterator[tuple[str, int | None, Column]]:
-    """Yield each tensor's column, by name: one per recorded slice, with its number.
+    """Yield each tensor's columns by name, one per recorded slice, with the slice's number.
 
-    A tensor that is always different on every rank is recorded and left out: most tensors are, if an optimizer's state
+    A tensor that always differs on every rank is recorded and left out. Most tensors do, if an optimizer's state
     is distributed over thousands of ranks.
     """
     by_names: dict[tuple[str, ...], list[IdenticalRanks]] = defaultdict(list)
@@ -110,7 +110,7 @@ def columns(
 
 
 def _all_differ(members: Sequence[tuple[IdenticalRanks, int]]) -> bool:
-    """Return whether several ranks have a tensor, and no two of them were ever equal."""
+    """Return whether several ranks have a tensor, and no two ranks ever had equal values."""
     if len(members) == 1 or any(len(group.ranks) > 1 for group, _ in members):
         return False
     for index in range(-1, len(members[0][0].other_digests)):
@@ -130,7 +130,7 @@ class ReplicaSet:
     __slots__ = ("column", "is_recorded", "size", "values")
 
     def __init__(self, column: Column, *, is_recorded: bool) -> None:
-        """Store the related part of a column."""
+        """Store the part of a column that these ranks share."""
         self.column = column
         self.is_recorded = is_recorded
         values: dict[bytes, int] = {}
@@ -138,7 +138,7 @@ class ReplicaSet:
             for value, groups in by_value.items():
                 values[value] = values.get(value, 0) + sum([len(group.ranks) for group in groups])
         self.values = values
-        """The number of ranks with each current value."""
+        """Number of ranks with each current value."""
         self.size = sum(values.values())
 
     def groups_with(self, value: bytes) -> Iterator[tuple[DigestHistory, IdenticalRanks]]:
@@ -148,7 +148,7 @@ class ReplicaSet:
                 yield history, group
 
     def proof(self, history: DigestHistory, value: bytes) -> Proof | None:
-        """Return the proof that files with the same history and value are replicas; None without a proof."""
+        """Return the proof that files with the same history and value are replicas; None if there is no proof."""
         if self.is_recorded:
             return Proof.RECORDED
         digests = {digest for digest in history if digest is not None}
@@ -157,7 +157,7 @@ class ReplicaSet:
         return Proof.ONCE if digests and value not in digests else None
 
     def proof_of_pair(self, history: DigestHistory, peer_history: DigestHistory) -> Proof | None:
-        """Return the proof that two files with different values are replicas; None without a proof."""
+        """Return the proof that two files with different values are replicas; None if there is no proof."""
         if self.is_recorded:
             return Proof.RECORDED
         shared = _shared(history, peer_history)
@@ -166,7 +166,7 @@ class ReplicaSet:
         return Proof.LEARNED if len(shared) > 1 else Proof.ONCE
 
     def expected(self) -> DigestHistory:
-        """Return the most frequent digest at each other checkpoint; None if none is known."""
+        """Return the most frequent digest at each other checkpoint; None if no digest is known there."""
         times: list[Counter[bytes]] = [Counter() for _ in next(iter(self.column))]
         for history, by_value in self.column.items():
             size = _size(by_value)
@@ -177,7 +177,7 @@ class ReplicaSet:
 
 
 def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
-    """Group the files with the same slice: by the record, else by equality at other checkpoints.
+    """Group the files with the same slice by the record, otherwise by equality at other checkpoints.
 
     Files that were equal only at earlier checkpoints belong together if they changed together between two checkpoints,
     or if one was equal to several that still agree.
@@ -194,7 +194,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
         return history
 
     largest: dict[tuple[int, bytes], DigestHistory] = {}
-    """By checkpoint and digest: the history with the most copies that contains it."""
+    """By checkpoint and digest: among the histories with that digest, the one with the most copies."""
     for history in sorted(column, key=lambda history: -sizes[history]):
         for index, digest in enumerate(history):
             if digest is not None:
@@ -209,7 +209,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
 
 
 def _belong(larger: DigestHistory, history: DigestHistory, sizes: Mapping[DigestHistory, int]) -> bool:
-    """Return whether files that were equal to others at some checkpoint are replicas of these."""
+    """Return whether files that were equal to others at some checkpoint are replicas of those."""
     has_changed = len({digest for digest in larger if digest is not None}) > 1
     return len(_shared(larger, history)) > 1 or (has_changed and sizes[larger] > max(1, sizes[history]))
 

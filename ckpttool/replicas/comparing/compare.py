@@ -1,4 +1,4 @@
-"""Find shards that differ from their replicas, and where: by digests of this checkpoint and others."""
+"""Find shards that differ from their replicas, and the first difference, by digests of this checkpoint and others."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion,
 from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
-"""Returns the bytes in which a tensor differs between two shards; None if they are unknown."""
+"""Returns the bytes in which a tensor differs between two shards; None if these bytes are unknown."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
-"""Findings about a file that support the other of two differing files."""
+"""Findings about one of two differing files that support the other."""
 
 _CONVICTS = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
-"""Damage if enough others agree."""
+"""Kinds that mean damage if enough other copies agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensors:
-    """The known tensors of another checkpoint, from reading it or from a record."""
+    """The known tensors of another checkpoint, from a read or from a record."""
 
     name: str
     step: Step | None
     older: bool
-    """Whether it was saved before the one that is judged."""
+    """Whether it was saved before the judged checkpoint."""
     same_run: bool
     """Whether the same start of the training wrote both."""
     shards: Tensors
@@ -52,19 +52,19 @@ class Context(NamedTuple):
     recorded: RecordedSlices | None = None
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
-    """Finds the differing bytes of two shards; None if they are not searched for."""
+    """Finds the differing bytes of two shards; None to skip the search."""
     root: str = "DIR"
     name: str | None = None
-    """Root of the tree and name of the checkpoint, for advice; without a name, there is no advice to repair it."""
+    """Root of the tree and name of the checkpoint, for the advice to repair it; None for no advice."""
     sealed: Collection[str] = ()
     """Paths of files that match a manifest."""
     rebuilt: Mapping[str, str | None] = {}
-    """By path of a rebuilt file: the file of the save from which it was rebuilt; None if that file has changed.
+    """By path of a rebuilt file: the save's file from which it was rebuilt; None if that file has changed.
 
-    Both are a single sample.
+    The two files count as a single sample.
     """
     ranks: Collection[Rank] = ()
-    """All ranks that should have files in it, as far as known."""
+    """All ranks that should have files in the checkpoint, as far as known."""
 
 
 _NOTHING = Context()
@@ -73,12 +73,12 @@ _NOTHING = Context()
 def compare_replicas(
     reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Context = _NOTHING
 ) -> CopyComparison:
-    """Find shards that differ from their replicas, or are under another rank's name.
+    """Find shards that differ from their replicas, or that have another rank's name.
 
     Args:
-        reports: Reports of the checkpoint; those without digests are not evidence.
+        reports: Reports on the checkpoint's shards; reports without digests are not evidence.
         saves: Other checkpoints of the training, nearest first; may be empty.
-        context: The other known facts.
+        context: Other known facts.
     """
     of_roles = [_compare_role(role, by_rank, saves, context) for role, by_rank in _by_role(reports).items()]
     return CopyComparison(
@@ -150,16 +150,16 @@ def _compare_role(
 
 
 class _Slices(NamedTuple):
-    """Slices by rank, even if the files are lost."""
+    """Slices by rank, even for ranks whose files are lost."""
 
     recorded: RecordedSlices | None
     saves: Sequence[Mapping[Rank | None, TensorDigests]]
     """The tensors of each rank at other checkpoints."""
     unsuspected: Collection[Rank]
-    """Ranks with files that are not suspected: a tensor in which these differ is another slice."""
+    """Ranks whose files are not suspected: if these differ in a tensor, they have different slices."""
 
     def may_be_shared(self, name: str, rank: Rank, peer: Rank) -> bool:
-        """Return whether two ranks have the same slice of a tensor; also true if the first rank's slice is unknown."""
+        """Return whether two ranks have the same slice of a tensor, or the first rank's slice is unknown."""
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(peer)
@@ -174,7 +174,7 @@ class _Slices(NamedTuple):
 def _unheard(
     suspicion: Suspicion, ranks: Collection[Rank], damaged: Collection[Rank], slices: _Slices
 ) -> tuple[Rank, ...]:
-    """Return the ranks with a certain or possible copy that is unavailable: lost or damaged files."""
+    """Return the ranks with a certain or possible copy that is unavailable because the file is lost or damaged."""
     if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
         return ()
     others = {*ranks} - {suspicion.rank, *suspicion.replicas}
@@ -193,7 +193,7 @@ def _digest(name: str, digests: TensorDigests) -> bytes | None:
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
-    """Return by role the files of ranks with exactly one, and with known digests."""
+    """Return, by role, the files of ranks that have exactly one file, with known digests."""
     times = Counter((report.rank, report.role) for report in reports)
     by_role: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
     for report in reports:
@@ -203,7 +203,7 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
 
 
 def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str | None]) -> dict[Rank, Rank]:
-    """Return the ranks whose file is linked to another rank's, or rebuilt from it: a file is not its own copy."""
+    """Return the ranks whose file is linked to another rank's or rebuilt from it: a file is not its own copy."""
     from ckpttool.core.records.hashed_json import is_on_disk
 
     first: dict[FileStamp, Rank] = {}
@@ -249,7 +249,7 @@ def _located(
     compare_bytes: Look,
     places: dict[tuple[Rank, str], DifferingBytes],
 ) -> Iterator[Suspicion]:
-    """Add the place of the first difference of each suspicion; without one, a manifest has a wrong digest."""
+    """Add the place of the first difference to each suspicion; if nothing differs, a manifest has a wrong digest."""
     for suspicion in suspicions:
         tensors = suspicion.tensors
         while tensors and suspicion.kind is not SuspicionKind.COPIED:
@@ -264,7 +264,7 @@ def _located(
 
 
 MOST_COUNTED = 1 << 28
-"""Bytes of a tensor up to which its differing bits are counted: more would be a second read of a complete shard."""
+"""Maximum size of a tensor whose differing bits are counted; more would be a second read of a complete shard."""
 
 
 def reader_of_tensors(storage: Storage) -> Look:
@@ -283,9 +283,9 @@ def reader_of_tensors(storage: Storage) -> Look:
 def differing_bytes(
     ours: ByteSource, theirs: ByteSource, reports: tuple[ShardReport, ShardReport], name: str
 ) -> DifferingBytes | None:
-    """Find where a tensor of a file differs from another file's; None if either no longer has it.
+    """Find where a tensor differs between two files; None if either file no longer has the tensor.
 
-    If all of it is equal, the number of differing bits is 0.
+    If the complete tensor is equal, the number of differing bits is 0.
 
     Raises:
         OSError: The disk did not answer.
@@ -319,7 +319,7 @@ def differing_bytes(
 def _blocks(
     ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], peer_spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the bytes of a tensor of both files, and their place in the first, in blocks of one size."""
+    """Yield a tensor's bytes from both files, and their place in the first file, in blocks of one size."""
     for (begin, end), (start, stop) in zip(spans, peer_spans, strict=False):
         length = min(end - begin, stop - start)
         for at in range(0, length, BLOCK_BYTES):

@@ -34,8 +34,8 @@ def replica_findings(
 
     Args:
         suspicions: The suspicions about files of one role.
-        paths: Paths of these files.
-        places: The first difference of a rank's file in a tensor, if searched.
+        paths: The paths of these files.
+        places: The first difference of a rank's file in a tensor, if it was searched for.
         name: Name of the checkpoint; None to omit the advice to heal it.
         root: Root of the tree, for that advice.
     """

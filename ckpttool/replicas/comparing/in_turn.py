@@ -1,4 +1,4 @@
-"""Compare the replicas in checkpoints judged one after the other: each is read only once."""
+"""Compare the replicas in checkpoints that are judged one after the other, reading each only once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_r
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
-"""Number of earlier and later checkpoints whose records are read: a manifest of thousands of ranks takes a second."""
+"""Number of earlier and later checkpoints whose records are read; a manifest of thousands of ranks takes a second."""
 
 MOST_OTHERS = 8
-"""Maximum number of checkpoints per comparison: each takes about 20 MB for thousands of ranks and no replicas."""
+"""Maximum number of checkpoints per comparison; each takes about 20 MB for thousands of ranks without replicas."""
 
 
 class Replicas:
     """Compares the replicas in the checkpoints of one tree."""
 
     def __init__(self, neighbours: Neighbours, reading: Reading) -> None:
-        """Store the checkpoints, and how they are read."""
+        """Store the checkpoints, and how to read them."""
         self._neighbours = neighbours
         self._reading = reading
         self._known: dict[CheckpointKey, Tensors] = {}
@@ -101,7 +101,7 @@ class Replicas:
     def _following(
         unread: Sequence[Checkpoint], compared: CopyComparison, known: int, requested: Collection[CheckpointKey]
     ) -> Checkpoint | None:
-        """Return which other checkpoint to read next; None if reading is not worth its cost."""
+        """Return the other checkpoint to read next; None if no read is worth the cost."""
         if known >= MOST_OTHERS or not unread:
             return None
         if known == 0 or (known == 1 and compared.findings):
@@ -142,9 +142,9 @@ class Replicas:
 
 
 def _may_have_replicas(tensors: Tensors) -> bool:
-    """Return whether a tensor is equal on two ranks: if none is, no other checkpoint is worth reading.
+    """Return whether a tensor is equal on two ranks; otherwise, no other checkpoint is worth reading.
 
-    One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
+    Checks one tensor after the other, because all digests of thousands of ranks would be half a GB of small values.
     """
     by_names: dict[tuple[ShardRole, tuple[str, ...]], list[bytes]] = defaultdict(list)
     for (rank, role), (_, digests) in tensors.items():

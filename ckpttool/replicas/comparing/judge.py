@@ -1,6 +1,6 @@
-"""Find files that differ from their replicas, and how: from digests of this checkpoint and of others.
+"""Find files that differ from their replicas, and the kind of difference, from digests of this checkpoint and others.
 
-The tensors are compared one by one within each set of replicas. All differences of a file become one `Suspicion`. Its
+The tensors are compared one by one within each set of replicas. All differences of a file become one `Suspicion`, whose
 weight is decided in `weight`.
 """
 
@@ -28,7 +28,7 @@ from ckpttool.replicas.comparing.misplaced import misplaced_files
 from ckpttool.replicas.comparing.model import FEW, ReplicaJudgement, Sample, Suspicion, SuspicionKind, few
 
 _PAIR = 2
-"""If two files differ, it is unknown which is damaged: one fault makes two suspicions."""
+"""If only two files differ, it is unknown which is damaged, so one fault makes two suspicions."""
 
 _MOST_DAMAGED = 4
 """At most one in this many ranks may have another rank's file. If more differ, the parallel layout changed."""
@@ -37,21 +37,21 @@ _OF_ONE_FILE = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE, SuspicionK
 """Kinds that mean damage to this file alone."""
 
 _OF_SEVERAL = frozenset({SuspicionKind.TIED, SuspicionKind.PARTED})
-"""Some of these files are damaged and it is unknown which, or all changed."""
+"""Kinds for which some files are damaged and it is unknown which, or all files changed."""
 
 
 def judge_replicas(
     current: Mapping[Rank, TensorDigests], samples: Sequence[Sample], recorded: RecordedSlices | None = None
 ) -> ReplicaJudgement:
-    """Find the files of one role that differ from their replicas, and count the copies of each that agree.
+    """Find the files of one role that differ from their replicas, and count the agreeing copies of each.
 
     Ranks have the same slice of a tensor if the trainer's record says so, or if they were equal at other checkpoints
     and changed together. Shapes prove nothing: slices of a tensor have the same shape.
 
     Args:
         current: The tensors of each rank at the checkpoint that is judged, as far as they are known.
-        samples: Other known checkpoints of the training: nearest first among the older, and among the later.
-        recorded: The slices of each rank by the trainer's own record.
+        samples: Other known checkpoints of the training, nearest first among the older and among the later ones.
+        recorded: The slices of each rank according to the trainer's own record.
     """
     # Before the first update many tensors are equal on ranks that are not replicas.
     samples = [sample for sample in samples if sample.step != 0]
@@ -68,20 +68,20 @@ class _Difference(NamedTuple):
 
     name: str
     peer: IdenticalRanks
-    """A file with the correct value according to the majority; itself if all replicas differ."""
+    """A file with the correct value according to the majority; the same file if all replicas differ."""
     others: tuple[Rank, ...]
-    """All ranks that this one should equal."""
+    """All ranks whose data should be equal to this rank's."""
     proof: Proof | None
-    """None if the tensor never changed before: it is then unknown whether these are replicas."""
+    """None if the tensor never changed before, because it is then unknown whether these are replicas."""
     is_tied: bool = False
     """Whether both values have the same number of ranks."""
     equal: tuple[int, ...] = ()
-    """The checkpoints at which they were equal, as `_Comparison.offsets` counts."""
+    """The checkpoints at which the two were equal, counted as in `_Comparison.offsets`."""
     unequal: tuple[int, ...] = ()
 
     @property
     def is_drift(self) -> bool:
-        """Whether they differ from some checkpoint on, and were equal before."""
+        """Whether the two files differ from some checkpoint on, and were equal before."""
         return bool(self.unequal) and max(self.equal) < min(0, *self.unequal)
 
 
@@ -92,7 +92,7 @@ class _Comparison:
         self._groups = groups
         self._samples = samples
         self._offsets: list[int] = []
-        """Distance of each sample in known checkpoints: negative if it is older than this one."""
+        """Distance of each sample in known checkpoints, negative for a sample older than the judged checkpoint."""
         for sample in samples:
             if sample.older:
                 self._offsets.append(min((0, *self._offsets)) - 1)
@@ -104,7 +104,7 @@ class _Comparison:
         )
         self._differences: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
         self._parted: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
-        """Tensors in which all replicas differ from each other, so that no value is known to be right."""
+        """Tensors in which all replicas differ from each other, so that no value is known to be correct."""
         self._holders: Counter[str] = Counter()
         """The number of ranks with each tensor."""
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
@@ -155,7 +155,7 @@ class _Comparison:
                     self._differences[group].append(_Difference(name, peer, ranks, Proof.MAJORITY))
 
     def _add_halves(self, name: str, replicas: ReplicaSet) -> None:
-        """Add two files that differ, or two halves of more, at each of them."""
+        """Add the difference between two files, or between two halves of several files, to each of the files."""
         is_pair = replicas.size == _PAIR
         halves = [(value, list(replicas.groups_with(value))) for value in sorted(replicas.values)]
         for (value, half), (_, peers) in (halves, halves[::-1]):
@@ -168,7 +168,7 @@ class _Comparison:
                 self._add(group, _Difference(name, peer, ranks, proof, is_tied=not is_pair), expected, history)
 
     def _add_parted(self, name: str, replicas: ReplicaSet) -> None:
-        """Add a tensor without a right value: each of several ranks has a different one."""
+        """Add a tensor without a known correct value, because each of several ranks has a different value."""
         by_value = {value: list(replicas.groups_with(value)) for value in replicas.values}
         every_rank = _ranks_of([member for members in by_value.values() for member in members])
         for value, members in by_value.items():
@@ -182,7 +182,7 @@ class _Comparison:
                     self._parted[group].append(_Difference(name, group, others, proof))
 
     def _are_equal_otherwise(self, replicas: ReplicaSet, value: bytes) -> bool:
-        """Return whether all files with another value differ from one with this value in few tensors only."""
+        """Return whether all files with a different value differ from a file with this value in few tensors only."""
         _, peer = max(replicas.groups_with(value), key=_copies)
         return all(
             self._is_equal_otherwise(group, peer)
@@ -197,13 +197,13 @@ class _Comparison:
     def _add(
         self, group: IdenticalRanks, difference: _Difference, expected: DigestHistory, history: DigestHistory
     ) -> None:
-        """Add a differing file, unless it differed at all checkpoints: some tensors are separate on each rank.
+        """Add a differing file, unless it differed at all checkpoints, because some tensors are separate on each rank.
 
         Args:
             group: The file.
-            difference: Its known facts; the checkpoints at which the two were equal are added.
+            difference: The known facts; the checkpoints at which the two were equal are added.
             expected: The digest that the tensor should have had at each other checkpoint.
-            history: The digest that it had.
+            history: The digest that the tensor had there.
         """
         equal: dict[int, bytes] = {}
         unequal: list[int] = []
@@ -230,12 +230,12 @@ class _Comparison:
         self._differences[group].append(difference)
 
     def _were_replicas(self, group: IdenticalRanks, difference: _Difference, changes: int) -> bool:
-        """Return whether a tensor was equal because the files are replicas: then nearly all of their tensors were.
+        """Return whether a tensor was equal because the files are replicas, of which nearly all tensors are equal.
 
         Args:
             group: One of the two files.
-            difference: Between it and its peer.
-            changes: Number of values of the tensor that they shared.
+            difference: The difference between that file and its peer.
+            changes: Number of values of the tensor that both files shared.
         """
         peer = difference.peer
         has_parted_before = changes == 1 and bool(difference.unequal)
@@ -264,7 +264,7 @@ class _Comparison:
         )
 
     def _with_misplaced(self, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
-        """Add the files under another rank's name: then their only replicas are not suspect."""
+        """Add the files with another rank's name, and clear their only replicas."""
         in_run = {index: offset for index, offset in enumerate(self._offsets) if offset in self._same_run}
         suspected = {suspicion.rank for suspicion in suspicions if suspicion.kind is not SuspicionKind.PARTED}
         misplaced = [
@@ -345,8 +345,8 @@ class _Comparison:
             group: The file.
             differences: All tensors in which it differs.
             most_copies: The difference with the most replicas.
-            proof: The weakest proof of these tensors.
-            is_older: Whether most of these tensors are those of another checkpoint.
+            proof: The weakest proof among these tensors.
+            is_older: Whether most of these tensors are from another checkpoint.
         """
         peer = most_copies.peer
         if most_copies.proof is Proof.MAJORITY:
@@ -372,7 +372,7 @@ class _Comparison:
     def _share_a_slice(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
         """Return whether two files changed together in a tensor that not all ranks have.
 
-        If they did not, a copy under another rank's name at the one other checkpoint explains why they were equal.
+        Otherwise, a copy with another rank's name at the one other checkpoint explains why the files were equal.
         """
         rest = [other for other in self._groups if other not in {group, peer} and other.names == group.names]
         if not rest:
@@ -387,7 +387,7 @@ class _Comparison:
         return False
 
     def _nearly_equal(self, group: IdenticalRanks, peer: IdenticalRanks, offset: int) -> bool:
-        """Return whether two files differed in few tensors at a checkpoint; 0 is this one."""
+        """Return whether two files differed in few tensors at a checkpoint, where 0 is the judged checkpoint."""
         if group.names != peer.names:
             return False
         key = group, peer, offset
@@ -402,14 +402,14 @@ class _Comparison:
         return self._near[key]
 
     def _saved_at(self, offset: int) -> SavedAt | None:
-        """Return the checkpoint at this distance; None for the judged one."""
+        """Return the checkpoint at this distance; None for the judged checkpoint."""
         if not offset:
             return None
         sample = self._samples[self._index[offset]]
         return SavedAt(sample.name, sample.step)
 
     def _older_checkpoint(self, group: IdenticalRanks, differences: Sequence[_Difference]) -> str | None:
-        """Return the other checkpoint of the run with most of the differing tensors; None if no checkpoint has them."""
+        """Return the run's other checkpoint with most of the differing tensors; None if no checkpoint has them."""
         places = [
             (_place(group, difference), difference.peer)
             for difference in differences
@@ -431,7 +431,7 @@ class _Comparison:
     def _copy_of(
         self, group: IdenticalRanks, differences: Sequence[_Difference], replicas: Collection[Rank]
     ) -> Rank | None:
-        """Return a rank that is not a replica and is equal in all differing tensors; None if these are few."""
+        """Return a rank that is not a replica but has all the differing tensors; None if these are few."""
         if len(differences) <= FEW:
             return None
         places = [_place(group, difference) for difference in differences]
@@ -466,9 +466,9 @@ def _are_most(differences: Sequence[_Difference], group: IdenticalRanks) -> bool
 def _without_layout_change(
     suspicions: Sequence[Suspicion], holders: Mapping[str, int], ranks: int
 ) -> Iterator[Suspicion]:
-    """Treat many differing files as a changed layout, not as damage, and leave out the intact one of a pair.
+    """Treat many differing files as a changed layout instead of damage, and leave out the intact file of a pair.
 
-    A file that is known to come from another rank or step is the damaged one of a pair. But if several ranks have the
+    In a pair, a file that is known to come from another rank or step is the damaged file. But if several ranks have the
     earlier contents of others, the ranks changed places.
 
     Args:

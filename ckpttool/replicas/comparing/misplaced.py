@@ -1,4 +1,4 @@
-"""Files under another rank's name that no replica reveals: different slices never become equal."""
+"""Find files with another rank's name that no replica reveals, because different slices never become equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NearlyEqual: TypeAlias = Callable[[IdenticalRanks, IdenticalRanks, int], bool]
 def misplaced_files(
     groups: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> Iterator[Suspicion]:
-    """Find files that are equal in every tensor here, although one of them was unique at other checkpoints.
+    """Find files that are equal in every tensor here, although one was unique at other checkpoints.
 
     Two such checkpoints prove it, or one at which nearly every rank had a separate slice: otherwise the other
     checkpoint may have the wrong file. Files that differed in few tensors are not evidence: counters of ranks are
@@ -82,7 +82,7 @@ def _known_at(group: IdenticalRanks, offsets: Mapping[int, int]) -> list[int]:
 def _was_alone(
     group: IdenticalRanks, comparable: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> bool:
-    """Return whether no file was nearly equal at any other checkpoint: files with replicas are judged by those."""
+    """Return whether no file was nearly equal at any other checkpoint; a file with replicas is judged by those."""
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:
         return False
@@ -100,7 +100,7 @@ def _has_left_its_replica(
     comparable: Sequence[IdenticalRanks],
     offsets: Mapping[int, int],
 ) -> bool:
-    """Return whether a file had one replica, and now equals others that remained together.
+    """Return whether a file had one replica, and is now equal to other files that stayed equal.
 
     If two replicas differ, it is unknown which is damaged; these others show it.
     """
@@ -121,7 +121,7 @@ def _has_left_its_replica(
 
 
 def _is_only_pair(equal: Sequence[IdenticalRanks], comparable: Sequence[IdenticalRanks]) -> bool:
-    """Return whether only these two files have a common slice in more than few tensors."""
+    """Return whether only these two files share a slice in more than a few tensors."""
     if len(equal) != _PAIR or len(comparable) == _PAIR or any(len(group.ranks) > 1 for group in comparable):
         return False
     places = range(0, len(comparable[0].digests), TENSOR_DIGEST_BYTES)

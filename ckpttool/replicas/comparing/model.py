@@ -20,22 +20,22 @@ class Sample:
     """Name of the checkpoint."""
     step: Step | None
     older: bool
-    """Whether it was saved before the one that is judged."""
+    """Whether it was saved before the judged checkpoint."""
     same_run: bool
-    """Whether the same start of the training wrote both: between two starts ranks may change places."""
+    """Whether the same start of the training wrote both; between two starts, ranks may change places."""
     tensors: Mapping[Rank, TensorDigests]
     """Tensors of the ranks with the same names, types and shapes as at the judged checkpoint."""
 
 
 def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
-    """Return a record unless the save's tensors contradict it: then it describes another parallel layout.
+    """Return a record, unless the save's tensors show that the record describes a different parallel layout.
 
     This is possible only for a record that was not written with the save. Three things contradict it: several replicas
     of one slice differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's;
     most tensors that should be sliced are equal in two slices.
 
     Args:
-        recorded: The slices of each rank by the trainer's own record.
+        recorded: The slices of each rank according to the trainer's own record.
         current: The tensors of each rank at the save.
     """
     if recorded is None or recorded.is_of_save:
@@ -73,11 +73,11 @@ def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, Tens
 FEW = 2
 """Number of tensors that always counts as few, regardless of the total."""
 _FEW_OF = 10
-"""One in this many also counts as few: damage affects one place, but a wrong file or arrangement affects all of it."""
+"""One in this many also counts as few: damage affects one place, but a wrong file or layout affects all tensors."""
 
 
 def few(tensors: int) -> int:
-    """Return the limit of "few": in a file of six tensors, half of which are counters, two are not few."""
+    """Return the limit of "few", which is below two in a file of six tensors, because half of them may be counters."""
     return min(max(FEW, tensors // _FEW_OF), (tensors - 1) // 3)
 
 
@@ -85,30 +85,30 @@ class DifferingBytes(NamedTuple):
     """The place where two files differ in a tensor."""
 
     begin: int
-    """The first such byte of the file."""
+    """The first differing byte, as an offset in the file."""
     end: int
-    """The byte after the last one of that range."""
+    """The byte after the first range of differing bytes."""
     bits: int | None
     """Number of differing bits in the tensor, over all ranges; None if not counted."""
 
 
 class SuspicionKind(str, Enum):
-    """The result of a comparison with replicas."""
+    """How a file compares with its replicas."""
 
     DIFFERS = "differs"
-    """It differs in some tensors, and at no other checkpoint before or after."""
+    """The file differs in some tensors, and at no other checkpoint before or after."""
     STALE = "stale"
-    """It differs in most tensors, and at no other checkpoint before or after."""
+    """The file differs in most tensors, and at no other checkpoint before or after."""
     DRIFTED = "drifted"
-    """It differs from some checkpoint on, here and at every later one that is known."""
+    """The file differs from some checkpoint on, here and at every known later checkpoint."""
     TIED = "tied"
-    """It differs in some tensors, in which as many copies support it as contradict it."""
+    """The file differs in some tensors, in which as many copies agree with it as disagree."""
     PARTED = "parted"
-    """All differ: they are no longer replicas."""
+    """All files differ, so they are no longer replicas."""
     COPIED = "copied"
-    """The file belongs to another rank: both are equal in every tensor, and had different slices before."""
+    """The file belongs to another rank, because both are equal in every tensor but had different slices before."""
     OUTLIER = "odd"
-    """It is the only differing file, but there is no proof that the files should be equal."""
+    """The file is the only differing one, but there is no proof that the files should be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,37 +118,37 @@ class Suspicion:
     kind: SuspicionKind
     rank: Rank
     replicas: tuple[Rank, ...]
-    """Ranks that it should equal, ascending.
+    """Ascending ranks whose files the file should equal.
 
-    If all differ: ranks that it no longer equals; for a copied file: ranks whose file it may be.
+    If all files differ: ranks whose files it no longer equals. For a copied file: ranks that the file may belong to.
     """
     tensors: tuple[str, ...]
-    """Tensors in which it differs, ascending."""
+    """Names of the differing tensors, ascending."""
     compared: int
-    """Number of its tensors that could be compared with the others."""
+    """Number of the file's tensors that could be compared with replicas."""
     proof: Proof
     """The weakest proof among these tensors."""
     is_twin: bool
-    """Whether the two files were equal in every tensor at every other checkpoint that is known."""
+    """Whether the two files were equal in every tensor at every other known checkpoint."""
     as_of: str | None
-    """The other checkpoint with most of the differing tensors, if they are from this rank."""
+    """The other checkpoint from which most of the differing tensors are, if they are from this rank."""
     copy_of: Rank | None
-    """A rank with the same differing tensors, though it is not a replica."""
+    """A rank that has the same differing tensors although it is not a replica."""
     since: SavedAt | None
-    """For a drift: the first known checkpoint at which it differs; None for this one."""
+    """For a drift: the first known checkpoint at which the file differs; None for the judged checkpoint."""
     agreed_at: SavedAt | None
-    """The last earlier checkpoint at which it was equal; None if it did not drift."""
+    """The last earlier checkpoint at which the file was equal; None if it did not drift."""
     is_decided: bool = False
-    """For two differing files: whether other evidence shows that this is the damaged one."""
+    """For two differing files: whether other evidence shows that this file is damaged."""
     unheard: tuple[Rank, ...] = ()
     """Ranks that have or may have a copy as well, but give no evidence.
 
     Their file is lost, damaged independently, another rank's file under a second name, or equal to neither.
     """
     is_of_rebuilt: bool = False
-    """Whether its file, or another one, was rebuilt from another rank's: then not every copy is independent."""
+    """Whether this file or a replica was rebuilt from another rank's file, so that not every copy is independent."""
     may_be_right: bool = False
-    """Whether a checksum proves the bytes of its file, and the others are two, or have no checksum."""
+    """Whether a checksum proves the bytes of this file, and there are only two others, or others without a checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class ReplicaJudgement:
     agreed: Mapping[Rank, int]
     """Number of copies of each rank's file that agree in every tensor, including its own.
 
-    It is 1 if some tensor has no proven replica, or a replica differs.
+    The number is 1 if some tensor has no proven replica, or a replica differs.
     """
     is_open: bool
-    """Whether another checkpoint may show more: a few tensors of some file have no proven replica."""
+    """Whether another checkpoint may show more, because a few tensors of some file have no proven replica."""

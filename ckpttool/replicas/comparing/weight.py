@@ -1,4 +1,4 @@
-"""Weight of a suspicion, and the file that it concerns.
+"""How much a suspicion weighs, and which file is to blame.
 
 Every row below is a checkpoint, and a test builds each of them:
 
@@ -140,7 +140,7 @@ def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iter
 def _is_to_blame(
     suspicion: Suspicion, evidence: Evidence, sound_halves: Collection[tuple[tuple[Rank, ...], tuple[str, ...]]]
 ) -> bool | None:
-    """Return whether the evidence confirms (True) or clears (False) a suspicion; None if it is undecided."""
+    """Return whether the evidence confirms (True) or clears (False) a suspicion; None if it does neither."""
     rank, kind = suspicion.rank, suspicion.kind
     may_be_another_file = kind in _OF_ANOTHER_FILE or (kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW)
     proven = evidence.sealed if may_be_another_file else evidence.sound
@@ -180,7 +180,7 @@ def severity(suspicion: Suspicion) -> Severity:
 
 
 def is_outvoted(suspicion: Suspicion) -> bool:
-    """Return whether three copies agree against a file, or two that are all other copies ever saved.
+    """Return whether three copies agree against a file, or two copies that are all others ever saved.
 
     If more were saved, two may have the same damage, and the missing copy might have agreed with this file.
     """

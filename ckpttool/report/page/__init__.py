@@ -1,1 +1,1 @@
-"""Everything known about a tree, as one page: self-contained HTML, or Markdown for a comment."""
+"""Everything known about a tree as one page, in self-contained HTML or in Markdown for a comment."""

@@ -31,7 +31,7 @@ from ckpttool.report.model import TreeReport
 
 
 class Tone(str, Enum):
-    """The tone of a value: good, doubtful, bad or plain."""
+    """Whether a value is good, doubtful, bad or plain."""
 
     GOOD = "good"
     DOUBT = "doubt"
@@ -54,9 +54,9 @@ class Lead:
     """Number of newer checkpoints that `passed` leaves out."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
-    """Settings for the trainer: a description of the place, and a text to copy."""
+    """Settings for the trainer, as pairs of a description of the place and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
-    """Files to rename first: old and new name."""
+    """Files to rename first, as pairs of old and new name."""
     more_first: int = 0
     """Number of renames that `first` leaves out."""
     remarks: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def _unknown_at(kind: str) -> str:
 
 
 _MOST_RENAMES = 20
-"""Maximum number of listed renames: thousands of ranks may need one each."""
+"""Maximum number of listed renames, because thousands of ranks may need one each."""
 
 _MOST_PASSED = 4
 """Maximum number of rejected checkpoints in the answer; the table lists all."""
@@ -172,7 +172,7 @@ class Save:
     size: str
     verdict: str
     tone: Tone
-    """The verdict in one word."""
+    """Whether the verdict is good, doubtful, bad or plain."""
     health: str
     health_tone: Tone
     fate: str
@@ -356,7 +356,7 @@ def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
 
 
 def looked(report: TreeReport) -> list[tuple[str, str]]:
-    """Return what was checked, and how."""
+    """Return the level, the extent and the settings of the check."""
     verification = report.verification
     shards = sum(len(verdict.reports) for verdict in verification.verdicts)
     read = sum(verdict.bytes_read for verdict in verification.verdicts)
@@ -386,7 +386,7 @@ _STOPPED = {
 
 
 def log_notes(report: TreeReport) -> list[str]:
-    """Return one clause for each point at which, according to the log, training stopped or went back."""
+    """Return one clause for each point in the log at which training stopped or went back."""
     reported_lines = []
     for note in report.notes:
         if note.kind is NoteKind.REWIND and note.step is not None:

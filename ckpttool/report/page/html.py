@@ -24,7 +24,7 @@ MOST_FINDINGS = 200
 """Maximum number of findings listed individually; others are counted."""
 
 MOST_SAVES = 200
-"""Number of checkpoints that are drawn, newest first; the rest is counted."""
+"""Maximum number of checkpoints to draw, newest first; the rest is counted."""
 
 COLUMNS, COARSE = 512, 128
 """Maximum number of labels on the map; further faults in a save are not labelled."""
@@ -136,7 +136,7 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
 
 
 _APART = 0.2
-"""The same as a share of the width."""
+"""Minimum distance as a share of the width."""
 
 
 def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:

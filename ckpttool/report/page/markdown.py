@@ -19,10 +19,10 @@ MOST_SAVES = 50
 """Number of checkpoints in the table, newest first."""
 
 MOST_CHARACTERS = 60_000
-"""Maximum characters of a page: a comment on a pull request may have 65,536."""
+"""Maximum number of characters on a page; a comment on a pull request may have 65,536."""
 
 _MOST_OF_A_CELL = 400
-"""Maximum characters of a cell: names and messages may be as long as the file system allows."""
+"""Maximum number of characters in a cell; names and messages may be as long as the file system allows."""
 
 MARKER = "<!-- ckpttool report -->"
 """The first line, which identifies a file as an earlier report."""

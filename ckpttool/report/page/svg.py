@@ -31,7 +31,7 @@ _SINGLE = 64
 
 
 def strip(row: Row, columns: int, title: str) -> str:
-    """Draw the ranks of one save: a bar for the intact ranks, and on it the other ranks, enlarged."""
+    """Draw the ranks of one save: a bar for the intact ranks and, on the bar, the other ranks enlarged."""
     unit = STRIP / max(columns, 1)
     good = [span for span in row.spans if span.mark is Mark.GOOD]
     bad = [span for span in row.spans if span.mark is not Mark.GOOD]
@@ -70,7 +70,7 @@ WIDE, HIGH = 1000, 300
 """Units across a curve, and from its top to its bottom."""
 
 _DRAWN = 500
-"""Number of columns of a curve: for each, the lowest and the highest value are drawn."""
+"""Number of columns in a curve; for each, the lowest and the highest value are drawn."""
 
 _LEAST_DRAWN = 2
 _DECADES = 100
@@ -84,7 +84,7 @@ class Scale:
     first: Step
     last: Step
     low: float
-    """Values on the drawn scale: logarithms if it is logarithmic."""
+    """Lowest value on the drawn scale, as a logarithm if the scale is logarithmic."""
     high: float
     logarithmic: bool
 
