@@ -69,7 +69,7 @@ class SaveFolder(NamedTuple):
     """The files, sorted by (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all existing files, and of those in the records of the save's folders; None if a record is not valid."""
+    """Paths of all existing files, and of those in the folders' records; None if a folder has no valid record."""
     is_listed: bool = True
     """False if the folder cannot be listed."""
 
