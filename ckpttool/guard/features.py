@@ -53,7 +53,7 @@ class SilentErrors:
         scaling: Scaling,
         contain: Containment,
     ) -> None:
-        """Choose the parameters to check; `features` is that of `Guard`.
+        """Choose the parameters to check; `features` has the same meaning as in `Guard`.
 
         Raises:
             UsageError: With these settings, Ascend's own parser would stop the training.

@@ -196,9 +196,9 @@ _MOST_KEPT = 64
 
 
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
-    """Return equal tensors in the same order, stored only once so that thousands of ranks fit into memory.
+    """Return the tensors; ranks with equal tensors share one copy, so that thousands of ranks fit into memory.
 
-    The positions may be those in another rank's file; to read the tensors, reopen the file.
+    The offsets may therefore be those in another rank's file; to read the tensors, reopen the rank's own file.
     """
     shared = _KEPT.get(schema, ())
     if len(shared) == len(entries) and all(

@@ -90,7 +90,7 @@ def find_targets(
 
 
 def stays_lost(verdict: Verdict, targets: Sequence[Target], tensor: str | None = None) -> tuple[Finding, ...]:
-    """Return the problems of a checkpoint apart from the shards to rebuild.
+    """Return a checkpoint's problems that rebuilding these shards would not fix.
 
     A rebuild removes a NaN in a damaged shard; if only one tensor is replaced, a NaN in another tensor remains.
     """

@@ -251,7 +251,7 @@ def _reported(
 
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
-    """Return findings with their machines, if several checked the tree."""
+    """Add to each finding the machine that reported it, if several machines checked the tree."""
     if not isinstance(tree.machines, MachinesOfParts):
         return tuple(findings)
     merge = tree.machines.merge

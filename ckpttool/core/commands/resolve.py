@@ -158,7 +158,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
 
 def _value(document_members: Mapping[str, Document], name: str) -> str:
-    """Return the line to print for a field, which is named by its dotted name or only the last part.
+    """Return the line to print for a field, given its dotted name or only the last part of it.
 
     Raises:
         UsageError: The field does not exist, or its value does not fit on one line.

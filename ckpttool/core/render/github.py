@@ -18,13 +18,13 @@ def annotate(
     world: int | None = None,
     view: View = USUAL,
 ) -> str:
-    """Return one annotation per reason, most severe first because GitHub shows ten per kind and step; then the verdict.
+    """Return one annotation per reason, most severe first because GitHub shows at most ten per kind and step; then the verdict.
 
     Args:
         checks: The checks.
         verdict: The verdict, in one line.
         is_file: Returns whether a path belongs to a file; for any other path, the annotation has no location, but the
-        message has the path.
+        message includes the path.
         world: Number of ranks, if known.
         view: Whether ranks are also grouped by machine.
 

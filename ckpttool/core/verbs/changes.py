@@ -94,14 +94,14 @@ def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey
 
 @contextmanager
 def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
-    """Take the lock for changes of this tree, and first undo an interrupted change.
+    """Take the lock for changes to this tree, and first undo an interrupted change.
 
     Args:
         root: The tree.
-        timeout: Seconds to wait for another ckpttool that changes the tree.
+        timeout: Seconds to wait for another ckpttool process that is changing the tree.
 
     Raises:
-        LockedError: Another ckpttool changes this tree.
+        LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The interrupted change cannot be undone automatically.
     """
     own_folder = f"{root}/{OWN_FOLDER}"

@@ -159,12 +159,12 @@ _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\
 def layers_of(
     measured: Iterable[TensorStatistic], arithmetic: RunArithmetic, first_layer: int
 ) -> tuple[tuple[int, ...], str]:
-    """Return the layer numbers, with the largest zeroed share first, and the prefix of the layers' names.
+    """Return the layer numbers, the largest share of zeroed values first, and the prefix of the layers' names.
 
     Args:
         measured: Statistics of tensors.
-        arithmetic: The other facts in the logs of the run.
-        first_layer: The number of the first layer, if only the number of layers is known.
+        arithmetic: The recipe and settings in the run's logs.
+        first_layer: The index of the first layer, if only the number of layers is known.
     """
     worst: dict[int, float] = {}
     inside = "layers"

@@ -77,7 +77,7 @@ class Scope:
         return None if value is Nested.MAPPING or (isinstance(value, str) and UNKNOWN in value) else value
 
     def key(self, *names: str) -> str:
-        """Return the place of the first of these settings that exists, else the section."""
+        """Return the location of the first of these settings that is present, or that of the section if none is."""
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:

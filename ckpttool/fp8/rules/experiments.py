@@ -39,7 +39,7 @@ _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The facts that decide which experiments exist."""
+    """The facts that determine which experiments are available."""
 
     kind: CurveClass
     recipe: Recipe | None
@@ -97,7 +97,7 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
 
     Args:
         number: Number of this round.
-        facts: The facts that decide which experiments exist.
+        facts: The facts that determine which experiments are available.
         verdict: The results of earlier experiments.
         planned: The experiments of earlier rounds.
     """

@@ -208,7 +208,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
 
 
 def _chunk(tensor: Tensor, dimension: int, count: int, place: int) -> Tensor:
-    """Return the part of a dimension as `torch.chunk` divides it: the last may be smaller, or empty."""
+    """Return one chunk of a dimension, divided as by `torch.chunk`: the last chunk may be smaller, or empty."""
     length = tensor.shape[dimension]
     length_per_part = -(-length // count)
     begin = min(place * length_per_part, length)

@@ -74,7 +74,7 @@ class CaptureHead:
 
 
 def folder_name(step: Step, attempt: int = 0) -> str:
-    """Return the name of a capture's folder; `attempt` distinguishes captures of one step, from 1."""
+    """Return the name of a capture's folder; `attempt` distinguishes captures of the same step; it counts from 1."""
     return f"nan-at-{step:08d}" + (f"-{attempt}" if attempt else "")
 
 

@@ -1,1 +1,1 @@
-"""Health policies. Each is a frozen value that begins a watch."""
+"""Health policies. Each is an immutable object that starts a watch of the steps."""

@@ -103,11 +103,11 @@ def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt
 def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics], Step | None]:
     """Return the steps that led to the weights of an attempt: its own steps, and the steps that it continued from.
 
-    With a larger batch size a start may count its steps lower than the save that it continued from, while the samples
-    continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
+    With a larger batch size, a start may begin at a lower step than the save that it continued from, although its
+    samples continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
 
     Returns:
-        The steps, ascending; and the last step from which a start counted lower, None if no start did.
+        The steps, ascending; and the last step after which a start began at a lower step, or None if no start did.
     """
     rows: list[StepMetrics] = []
     lower_from = None

@@ -1,4 +1,4 @@
-"""The settings that make MindFormers load exactly the chosen checkpoint, and continue with its data."""
+"""The settings that make MindFormers load exactly the chosen checkpoint, and continue its data."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class RunLength:
 
     @property
     def due(self) -> int:
-        """Number of steps from the checkpoint to the end of all epochs."""
+        """Number of steps from the checkpoint to the end of the last epoch."""
         return self.total - self.start
 
 

@@ -165,7 +165,7 @@ def _shared(first: Positions, second: Positions) -> int:
 
 
 def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
-    """Group the saves of a cohort by prefix, own run number and label."""
+    """Group a cohort's saves by prefix, run number and label."""
     arranged: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for _, shape, name in cohort.checkpoints:
         sample = samples[shape]
