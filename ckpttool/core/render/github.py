@@ -18,7 +18,7 @@ def annotate(
     world: int | None = None,
     view: View = USUAL,
 ) -> str:
-    """Return one annotation per reason, most severe first because GitHub shows at most ten per kind and step; then the verdict.
+    """Return one annotation per reason, then the verdict. Severe ones come first: GitHub shows ten per kind and step.
 
     Args:
         checks: The checks.

@@ -104,7 +104,8 @@ def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics
     """Return the steps that led to the weights of an attempt: its own steps, and the steps that it continued from.
 
     With a larger batch size, a start may begin at a lower step than the save that it continued from, although its
-    samples continue. The steps before it are then renumbered to end right before it: the attempt's own keep their numbers.
+    samples continue. The steps before it are then renumbered to end right before it: the attempt's own keep their
+    numbers.
 
     Returns:
         The steps, ascending; and the last step after which a start began at a lower step, or None if no start did.

@@ -33,7 +33,7 @@ def setting_document(setting: TrainerSetting) -> dict[str, Document]:
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
-    """Format each setting as a pair: the kind of location, and the text to copy. The most important setting comes first.
+    """Format each setting as a pair, the most important first: the kind of location, and the text to copy.
 
     If a setting repeats the previous one in another location, its kind begins with `or`.
     """
