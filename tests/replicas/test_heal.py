@@ -843,3 +843,16 @@ def test_heal_names_a_rank_that_holds_the_same_or_says_that_a_heal_wrote_the_don
     said = ask("heal", str(root), "--grace", "0").stdout
     assert "rank None" not in said
     assert ("unchanged since a heal" in said) == bool(healed)
+
+
+@pytest.mark.parametrize("name", ["10_2", ("10_2", "_1-30_2"), "all"])
+def test_a_damaged_copy_at_another_checkpoint_does_not_part_copies_that_agree(
+    name: str | tuple[str, ...], tmp_path: Path
+) -> None:
+    tree = copied("sink2_safetensors", tmp_path)
+    flip_weight(next(tree.glob("rank_1/*_1-30_2.*")))
+    next(tree.glob("rank_2/*_1-25_2.*")).unlink()
+    verification = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name=name)).answer()
+    words = {verdict.name: verdict.word.value for verdict in verification.verdicts}
+    assert words["10_2"] == "agreed"
+    assert words.get("_1-30_2", "damaged") == "damaged"

@@ -108,6 +108,34 @@ class _Comparison:
         self._holders: Counter[str] = Counter()
         """The number of ranks with each tensor."""
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
+        self._copies_of_file = dict(self._count_copies())
+        """Number of ranks whose complete files are copies, by one of them; 1 if nothing shows that they are."""
+
+    def _count_copies(self) -> Iterator[tuple[IdenticalRanks, int]]:
+        """Count the copies of each file: damage to one of them at another checkpoint does not separate them."""
+        equal_here: dict[tuple[tuple[str, ...], bytes], list[IdenticalRanks]] = defaultdict(list)
+        for group in self._groups:
+            equal_here[group.names, group.digests].append(group)
+        for groups in equal_here.values():
+            largest = max(groups, key=lambda group: (group.has_changed, len(group.ranks)))
+            copies = {group for group in groups if self._changed_together(group, largest)}
+            ranks = sum(len(group.ranks) for group in copies)
+            for group in groups:
+                own_ranks = len(group.ranks) if group.has_changed else 1
+                yield group, ranks if group in copies else own_ranks
+
+    def _changed_together(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
+        """Return whether two files that are equal here were nearly equal at another checkpoint, and changed since."""
+        return any(
+            digests is not None
+            and peer_digests is not None
+            and digests != group.digests
+            and peer_digests != peer.digests
+            and self._nearly_equal(group, peer, offset)
+            for offset, digests, peer_digests in zip(
+                self._offsets, group.other_digests, peer.other_digests, strict=True
+            )
+        )
 
     def add(self, name: str, replicas: ReplicaSet) -> None:
         """Add the comparison of one tensor on the ranks with the same slice of it."""
@@ -125,15 +153,14 @@ class _Comparison:
         else:
             self._add_parted(name, replicas)
 
-    @staticmethod
-    def _add_agreement(replicas: ReplicaSet, value: bytes) -> None:
+    def _add_agreement(self, replicas: ReplicaSet, value: bytes) -> None:
         several_histories = len(replicas.column) > 1
         for history, group in replicas.groups_with(value):
             if replicas.size > 1 and (several_histories or replicas.proof(history, value) is not None):
                 group.compared += 1
                 group.note_agreement(replicas.size)
             else:  # a tensor that never changes proves nothing, but the file may be a copy by all tensors that do
-                group.note_agreement(len(group.ranks) if group.has_changed else 1)
+                group.note_agreement(self._copies_of_file[group])
                 group.unproven += replicas.size > 1
 
     def _add_minority(self, name: str, replicas: ReplicaSet, value: bytes, *, is_majority: bool) -> None:
