@@ -98,7 +98,7 @@ def patched(saved: bytes, at: int, layout: str, value: int) -> bytes:
 CENTRAL_FAULTS = {
     "compressed": (10, "<H", 8, Code.UNSUPPORTED_FORMAT, Severity.UNSAFE),
     "encrypted": (8, "<H", 0x0809, Code.UNSUPPORTED_FORMAT, Severity.UNSAFE),
-    "other packed size": (20, "<L", 3, Code.UNSUPPORTED_FORMAT, Severity.UNSAFE),
+    "other packed size": (20, "<L", 3, Code.HEADER_INVALID, Severity.DAMAGE),
     "on another disk": (34, "<H", 1, Code.UNSUPPORTED_FORMAT, Severity.UNSAFE),
     "folder": (38, "<L", 0x10, Code.HEADER_INVALID, Severity.UNSAFE),
     "other time than the local header": (12, "<H", 1, Code.HEADER_INVALID, Severity.DAMAGE),

@@ -227,8 +227,15 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
         packed, size, offset = _zip64(data[name_end : name_end + extras], name, packed, size, offset)
     # TorchScript's source code.
     is_deflated = method == _DEFLATE and name.split(b"/")[1:2] == [b"code"]
-    if ((method or packed != size) and not is_deflated) or flags & ~_ALLOWED_FLAGS or disk:
+    if (method and not is_deflated) or flags & ~_ALLOWED_FLAGS or disk:
         raise _not_stored(name, f"method {method}, flags {flags:#06x}, {packed} bytes for {size}")
+    if packed != size and not is_deflated:
+        raise _damaged(
+            Code.HEADER_INVALID,
+            f"The directory gives the uncompressed record {_shown(name)} two sizes: {packed} and {size} bytes.",
+            expected=str(packed),
+            actual=str(size),
+        )
     if attributes & _DOS_FOLDER or name.endswith(b"/"):
         raise _refused(
             Code.HEADER_INVALID,
