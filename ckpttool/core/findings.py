@@ -974,8 +974,8 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="An earlier check found this file damaged",
         meaning=(
-            "A check that read every byte found that the content does not match its checksum, and the file has not "
-            "changed since. A check of only the headers would report it as good."
+            "A check that read every byte found damage, such as content that does not match its checksum, and the file "
+            "has not changed since. A check of only the headers would report it as good."
         ),
         evidence=(
             "verify --level checksum and seal record damaged files in the user's cache, with size, time and inode. "
@@ -991,6 +991,29 @@ class Code(metaclass=Rows):
         to_do=(
             "Do not resume from it. To check it again:",
             "    ckpttool verify --level checksum DIR",
+        ),
+    )
+
+    CHANGED_SINCE_SEAL = Row(
+        "changed-since-seal",
+        weights=(NOTE,),
+        group="Shards",
+        headline="The file was written or copied after its seal",
+        meaning=(
+            "The file's time is later than its seal. Its size and its header match the seal, but its content may "
+            "differ: something wrote into it, or it was copied without its time."
+        ),
+        evidence=(
+            "Checks that read no content compare the file's time with the time of the manifest. Differences of up to "
+            "10 seconds are ignored, because the clocks of two machines differ."
+        ),
+        trainers={
+            "MindFormers": "Never compares a file with a checksum; changed content loads silently.",
+        },
+        to_do=(
+            "Compare the content with the seal:",
+            "    ckpttool verify --level checksum DIR",
+            "To copy a checkpoint with its times, use cp -p or rsync -t.",
         ),
     )
 

@@ -130,6 +130,7 @@ def choose(
                         *doubtful(checkpoint),
                         *notes,
                         *gap_notes(verdict),
+                        *(finding for finding in verdict.findings if finding.code is Code.CHANGED_SINCE_SEAL),
                         *perhaps_lost(rejected),
                         *by_config,
                     ),

@@ -100,6 +100,9 @@ class Sealing:
     """Whether the manifest file changed; sealing an unchanged checkpoint again changes nothing."""
     findings: tuple[Finding, ...]
     """The reasons for a refusal, or otherwise the differences from earlier records."""
+    unproven: int = 0
+    """Shards recorded for the first time without a checksum of their own or copies: the seal does not show whether they
+    were damaged before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

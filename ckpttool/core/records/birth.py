@@ -32,6 +32,8 @@ class Recorded:
     """The manifest, completed with certificates; None if there is no record."""
     problems: tuple[ManifestProblem, ...] = ()
     """Invalid records, which are ignored."""
+    sealed_at: str | None = None
+    """UTC, when the manifest last changed; None without a manifest: a certificate is older than its file."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -83,7 +85,8 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
     if isinstance(manifest, ManifestProblem):
         born = with_births(None, storage, place, shards)
         return replace(born, problems=(manifest, *born.problems))
-    return with_births(manifest, storage, place, shards)
+    born = with_births(manifest, storage, place, shards)
+    return born if manifest is None else replace(born, sealed_at=manifest.sealed_at)
 
 
 def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:

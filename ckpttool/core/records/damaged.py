@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = "ckpttool/damaged/1"
 
 _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
-"""Codes for damaged content, which no header shows."""
+"""Codes for damaged content, which no header shows; other damage only if the header passes."""
 
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
@@ -35,7 +35,7 @@ _MOST_FILES = 1 << 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDamaged:
-    """A file whose content did not match its checksum, or differed from other ranks' copies."""
+    """A file that was read completely and found damaged: by a checksum, by other ranks' copies, or in its structure."""
 
     path: str
     """Relative to the tree's root."""
@@ -111,19 +111,22 @@ class Proofs:
                 since=since,
             )
 
-    def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
+    def take(
+        self, report: ShardReport, seal: str | None, *, was_damaged: bool, hidden: tuple[Finding, ...] = ()
+    ) -> None:
         """Record the findings about a shard; a shard whose name JSON cannot represent is left out.
 
         Args:
             report: A report of any level.
             seal: xxh3-128 of the shard in a manifest.
             was_damaged: Whether the shard was found damaged before.
+            hidden: Other damage that a check of the header does not find.
         """
         if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
             return
         from ckpttool.core.records.hashed_json import is_on_disk
 
-        wrong = [finding for finding in report.findings if finding.code in _WRONG]
+        wrong = [finding for finding in report.findings if finding.code in _WRONG] or hidden
         if wrong and report.stamp is not None and is_on_disk(report.stamp):
             self._news[report.path] = FoundDamaged(
                 path=report.path,

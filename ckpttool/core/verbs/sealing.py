@@ -162,7 +162,7 @@ def seal_checkpoint(
         return not_sealed(checkpoint, place, against)
     new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
     if is_object_store(tree.storage.root):
-        return _sealed_as_addition(tree, checkpoint, place, new)
+        return _sealed_as_addition(tree, checkpoint, verdict, place, new)
     target = writable_target(tree.storage.root, place.path)
     with no_other_sealer(tree.storage.root):
         old = read_manifest(tree.storage, place)
@@ -181,10 +181,25 @@ def seal_checkpoint(
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
         for path in added_manifests(tree.storage, place) if reseal else ():  # it contains everything relevant
             remove(f"{tree.storage.root}/{path}")
-    return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
+    return Sealing(
+        checkpoint=checkpoint.name,
+        path=place.path,
+        manifest=merged,
+        written=written,
+        findings=findings,
+        unproven=_unproven(verdict, born.manifest),
+    )
 
 
-def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
+def _unproven(verdict: Verdict, before: Manifest | None) -> int:
+    """Count the shards whose current content nothing proves: no record before, no checksum, and no copies."""
+    recorded = {} if before is None else before.by_path
+    return sum(not report.is_proven and report.path not in recorded for report in verdict.reports)
+
+
+def _sealed_as_addition(
+    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, place: SealPlace, new: Manifest
+) -> Sealing:
     """Add a manifest under a unique name, because not every store can refuse to overwrite an object.
 
     A check for changed files is not needed, because every read was bound to the listing.
@@ -203,7 +218,14 @@ def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, ne
         time_of = new.sealed_at.translate({ord("-"): None, ord(":"): None})
         path = f"{place.additions_folder}/{time_of}-{secrets.token_hex(8)}.json"
         put_new(tree.storage.root, path, manifest_bytes(merged))
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=merged, written=written, findings=findings)
+    return Sealing(
+        checkpoint=checkpoint.name,
+        path=path,
+        manifest=merged,
+        written=written,
+        findings=findings,
+        unproven=_unproven(verdict, born.manifest),
+    )
 
 
 @contextmanager

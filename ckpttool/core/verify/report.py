@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.expectation import cut_short
-from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, damage, suspect, worst
+from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect, worst
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import ScalarRules, ScalarValues, encode_scalars
 from ckpttool.core.domain.shard import FormatName, ShardRole
-from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.units import ByteCount, moment_if_any
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, Verdict
 from ckpttool.core.verify.check import changed, check, failed
 from ckpttool.core.verify.observation import Observation
@@ -213,11 +213,12 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
 
 
 def says_itself(report: ShardReport) -> bool:
-    """Return whether a shard's content was compared in this check, so that earlier results do not matter."""
+    """Return whether this check compared a shard's content or found damage, so that earlier results do not matter."""
     return (
         report.checksum_matched
         or report.copies > 1
         or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
+        or (report.level.reads_content and worst(report.findings) >= Severity.DAMAGE)
     )
 
 
@@ -354,6 +355,38 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
             actual=actual,
             remedy="ckpttool verify --level checksum shows which bytes differ",
         )
+
+
+CLOCKS_DIFFER = 10
+"""Seconds by which a file server's clock may be ahead of the clock of the machine that seals."""
+
+
+def written_since_seal(
+    reports: Sequence[ShardReport], seals: Mapping[str, ShardSeal], sealed_at: str | None
+) -> Iterator[Finding]:
+    """Report files whose header matches the seal, but that were written later, if their content is not compared.
+
+    Args:
+        reports: The reports of one save.
+        seals: Its manifest's records, by path.
+        sealed_at: UTC, when the manifest was written; None without a manifest.
+    """
+    if sealed_at is None:
+        return
+    changed = {finding.path for finding in changed_headers(reports, seals)}
+    for report in reports:
+        modified_ns = None if report.stamp is None else report.stamp.modified_ns
+        is_compared = report.level.reads_content or report.path not in seals or report.path in changed
+        if is_compared or modified_ns is None:
+            continue
+        written_at = moment_if_any(modified_ns / 1e9 - CLOCKS_DIFFER)
+        if written_at is None or written_at <= sealed_at:
+            continue
+        message = (
+            f"was written or copied after its seal of {sealed_at}: size and header match the seal, the content is not "
+            "compared; ckpttool verify --level checksum compares it"
+        )
+        yield note(Code.CHANGED_SINCE_SEAL, message, path=report.path)
 
 
 def _header_text(schema_hash: str | None, scalars: ScalarValues) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import FOUND_EARLIER, Code, Finding, Severity, blocking, damage, helped
@@ -38,6 +38,7 @@ from ckpttool.core.verify.report import (
     says_itself,
     under_another_name,
     unproven_copies,
+    written_since_seal,
 )
 from ckpttool.core.verify.siblings.compare import compare_in_turn, without_sample
 from ckpttool.core.verify.siblings.neighbours import (
@@ -96,6 +97,16 @@ class SaveRecords:
     """Returns the slices of each rank, according to the save's own records."""
 
 
+class _Seals(NamedTuple):
+    """The records of a checkpoint's files."""
+
+    by_path: Mapping[str, ShardSeal] = {}
+    findings: tuple[Finding, ...] = ()
+    """The findings about the records themselves."""
+    sealed_at: str | None = None
+    """UTC, when its manifest last changed; None without a manifest."""
+
+
 RECORD_LIMIT = 1 << 30
 """Maximum bytes of a record that is compared with a digest."""
 
@@ -150,7 +161,7 @@ class Session:
         """
         checkpoint = self._records.with_own_records(checkpoint)
         # A checkpoint to be sealed is judged alone: sealing compares it with an older manifest.
-        seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
+        seals, findings, sealed_at = _Seals() if self._scope.hashes else self._seals(checkpoint)
         reports = []
         meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
         damaged_before = _found_damaged(checkpoint)
@@ -162,7 +173,12 @@ class Session:
                 memory.remember((report,), seals)
             if proofs is not None:
                 seal, is_doubtful = seals.get(report.path), report.path in damaged_before and not self._scope.hashes
-                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=is_doubtful)
+                proofs.take(
+                    report,
+                    None if seal is None else seal.xxh3_128,
+                    was_damaged=is_doubtful,
+                    hidden=self._hidden_damage(checkpoint, report),
+                )
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
@@ -173,7 +189,7 @@ class Session:
         # A manifest proves the sealed content, whatever its siblings contain.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._scope.hashes:
-            seals_known = self._seals(checkpoint)[0]
+            seals_known = self._seals(checkpoint).by_path
             sealed = {
                 report.path
                 for report in reports
@@ -198,7 +214,11 @@ class Session:
         findings += tuple(self._records_differ(checkpoint))
         companions = self._outside_subset(checkpoint)
         all_reports = (*reports, *companions)
-        findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
+        findings += (
+            *cut_short_files(checkpoint, all_reports),
+            *changed_headers(all_reports, seals),
+            *written_since_seal(all_reports, seals, sealed_at),
+        )
         compared = self._compared(checkpoint, all_reports, seals, reported=comparison.compared_paths)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # Files that were sealed before are judged when sealing.
@@ -234,12 +254,12 @@ class Session:
             if store is not None:
                 store.save()
 
-    def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
+    def _seals(self, checkpoint: Checkpoint) -> _Seals:
         """Read the checkpoint's records; a record that is truncated or of a newer version is ignored and reported."""
         place = self._records.seal_place(checkpoint)
         # Most trees have no place for manifests, and need only this check.
         if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
-            return {}, ()
+            return _Seals()
         from ckpttool.core.records.birth import recorded
 
         manifest = recorded(self._storage, place, checkpoint.shards)
@@ -247,7 +267,7 @@ class Session:
         # checkpoint.
         at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
         findings = tuple(replace(finding, severity=at_most) for finding in manifest.findings)
-        return manifest.seals, (*findings, *manifest.disputed)
+        return _Seals(manifest.seals, (*findings, *manifest.disputed), manifest.sealed_at)
 
     def _in_part(self, path: str) -> bool:
         return in_bucket(path, self._scope.bucket)
@@ -261,7 +281,7 @@ class Session:
             return ()
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
 
-    def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
+    def _reports(self, checkpoint: Checkpoint, seals: Mapping[str, ShardSeal]) -> Iterator[ShardReport]:
         """Check the shards in scope, unless they were already checked for a neighbour."""
         if not self._scope.level.reads_content:
             yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
@@ -277,7 +297,7 @@ class Session:
         """Read some of another checkpoint's shards; None for all shards in scope."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
-        seals = {} if self._scope.hashes else self._seals(checkpoint)[0]
+        seals = {} if self._scope.hashes else self._seals(checkpoint).by_path
         for report in self._run(checkpoint, chosen, seals):
             if self._scope.memory is not None:
                 self._scope.memory.remember((report,), seals)
@@ -285,12 +305,12 @@ class Session:
 
     def _rebuilt(self, checkpoint: Checkpoint) -> frozenset[Place]:
         """Return the shards that were rebuilt from others."""
-        healed = {path for path, seal in self._seals(checkpoint)[0].items() if seal.healed is not None}
+        healed = {path for path, seal in self._seals(checkpoint).by_path.items() if seal.healed is not None}
         return frozenset((shard.rank, shard.role) for shard in checkpoint.shards if shard.path in healed)
 
     def _recorded_tensors(self, checkpoint: Checkpoint) -> Tensors:
         """Return the tensor digests of another checkpoint, from its manifest or the ledger."""
-        seals, memory = self._seals(checkpoint)[0], self._scope.memory
+        seals, memory = self._seals(checkpoint).by_path, self._scope.memory
         tensors: dict[Place, ShardTensors] = {}
         for shard in checkpoint.shards:
             seal = seals.get(shard.path)
@@ -324,6 +344,21 @@ class Session:
                 was_damaged = report.path in damaged_before and not self._scope.hashes
                 self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
+    def _hidden_damage(self, checkpoint: Checkpoint, report: ShardReport) -> tuple[Finding, ...]:
+        """Return the damage in a file that was read completely, if its header alone would pass."""
+        grave = tuple(
+            finding
+            for finding in report.findings
+            if finding.severity >= Severity.DAMAGE and finding.code is not Code.OVER_LIMIT
+        )
+        if not grave:
+            return ()
+        shards = tuple(shard for shard in checkpoint.shards if shard.path == report.path)
+        tasks = plan_checks(self._inventory.root, replace(checkpoint, shards=shards), Level.STRUCTURE)
+        by_header = [*reports_of(tasks, self._engines.headers)]
+        passes = all(seen.stamp == report.stamp and not blocking(seen.findings) for seen in by_header)
+        return grave if passes else ()
+
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare the small records that the save's own digests cover in addition to its shards."""
         paths = {shard.path for shard in checkpoint.shards}
@@ -347,7 +382,7 @@ class Session:
                 yield from differing_sha256(path, expected, sha256(content, usedforsecurity=False).hexdigest())
 
     def _run(
-        self, checkpoint: Checkpoint, shards: tuple[Shard, ...], seals: dict[str, ShardSeal]
+        self, checkpoint: Checkpoint, shards: tuple[Shard, ...], seals: Mapping[str, ShardSeal]
     ) -> Iterator[ShardReport]:
         """Check shards, and yield the reports as they are finished."""
         scope, chosen = self._scope, replace(checkpoint, shards=shards)
@@ -408,7 +443,7 @@ class Session:
         This requires the checkpoints' manifests.
         """
         for candidate in checkpoints:
-            reports, seals = self._headers_of(candidate), self._seals(candidate)[0]
+            reports, seals = self._headers_of(candidate), self._seals(candidate).by_path
             wrong = {finding.path for finding in candidate.findings if finding.severity >= Severity.DAMAGE}
             wrong |= {*_found_damaged(candidate), *(finding.path for finding in changed_headers(reports, seals))}
             sound = tuple(report for report in reports if report.path not in wrong)

@@ -17,13 +17,15 @@ from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.core.records.damaged import Proofs, found_before, read_damaged
+from ckpttool.core.verify.report import CLOCKS_DIFFER
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.core.records.test_ledger import STAMP, report
 from tests.support.inventories import finding
 from tests.support.manifests import reworded
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, TreeBuilder
-from tests.support.verifying import flip, seal_whole, verdicts
+from tests.support.verifying import codes, flip, seal_whole, verdicts
 
 NOW = 1_700_000_000.0
 
@@ -190,3 +192,54 @@ def test_a_copy_into_a_file_that_sets_its_time_back_leaves_it_unknown_until_it_i
     assert word(sealed) is VerdictWord.UNREADABLE
     assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED
     assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
+
+
+@pytest.fixture
+def slices(tmp_path: Path) -> Path:
+    """Three saves of slices, of which a check of the headers opens only the last slice of each file."""
+    shutil.copytree(FIXTURES / "composer_fsdp", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def chosen(tree: Path) -> str:
+    decision = ckpttool.resolve(TreeQuestion(path=str(tree)), ResumeQuestion(allow_unknown_health=True)).decision
+    assert isinstance(decision, ResumePlan)
+    return decision.point.checkpoint.name
+
+
+def test_damage_to_the_structure_that_no_header_shows_is_remembered(slices: Path) -> None:
+    newest = chosen(slices)
+    first_record = (slices / newest / "__0_0.distcp").read_bytes().index(b"PK\x01\x02")
+    flip(slices / newest / "__0_0.distcp", first_record + 24, 0x40)  # the size of a record in the first slice
+    assert (word(slices), chosen(slices)) == (VerdictWord.STRUCT_OK, newest)
+    (verdict,) = verdicts(slices, Level.CHECKSUM, "latest")
+    assert codes(verdict.findings) == [Code.HEADER_INVALID]
+    assert word(slices) is VerdictWord.DAMAGED
+    assert chosen(slices) != newest
+    (verdict,) = verdicts(slices, Level.CHECKSUM, "latest")
+    assert codes(verdict.findings) == [Code.HEADER_INVALID]  # once
+
+
+def test_damage_that_each_check_of_the_header_shows_needs_no_memory(slices: Path) -> None:
+    newest = slices / chosen(slices) / "__0_0.distcp"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    assert word(slices, Level.CHECKSUM) is VerdictWord.DAMAGED
+    (verdict,) = verdicts(slices, Level.STRUCTURE, "latest")
+    assert Code.FOUND_DAMAGED not in codes(verdict.findings)
+
+
+def test_a_file_that_is_newer_than_its_seal_is_named_until_its_content_is_compared(sealed: Path) -> None:
+    flipped(sealed)  # as it was sealed
+    assert notes(sealed, Level.STRUCTURE) == []
+    later = (sealed / SHARD).stat().st_mtime + CLOCKS_DIFFER
+    os.utime(sealed / SHARD, (later + 60, later + 60))
+    assert notes(sealed, Level.STRUCTURE) == [SHARD.removeprefix("checkpoint/")]
+    decision = ckpttool.resolve(str(sealed)).decision
+    assert isinstance(decision, ResumePlan)
+    assert Code.CHANGED_SINCE_SEAL in codes(decision.point.findings, above=None)
+    assert notes(sealed, Level.CHECKSUM) == []
+
+
+def notes(tree: Path, level: Level) -> list[str | None]:
+    (verdict,) = verdicts(tree, level, "latest")
+    return [each.path for each in verdict.findings if each.code is Code.CHANGED_SINCE_SEAL]

@@ -216,6 +216,13 @@ def test_a_checksum_inside_that_does_not_match_is_not_blessed(tree: TreeBuilder)
     assert not (tree.checkpoint / ".ckpttool").exists()
 
 
+def test_a_seal_says_how_many_shards_nothing_proved_before_it(tree: TreeBuilder) -> None:
+    assert sealed(tree.checkpoint).unproven == 2
+    assert sealed(tree.checkpoint).unproven == 0  # an earlier seal proves them
+    shard_of(tree).write_bytes(shard_of(tree).read_bytes() + crc_trailer(shard_of(tree).read_bytes()))
+    assert sealed(tree.checkpoint, reseal=True).unproven == 0
+
+
 def test_a_checksum_inside_that_matches_is_sealed_over(tree: TreeBuilder) -> None:
     with_crc(tree, right=True)
     assert sealed(tree.checkpoint).written

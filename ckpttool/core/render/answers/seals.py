@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import NOT_SEEN, Code, Severity, blocking, worst
 from ckpttool.core.domain.manifest import Sealed, Sealing
+from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.inventory import world_size
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
@@ -32,6 +33,7 @@ def of_one(sealing: Sealing) -> Document:
         "first_seen": min((seal.first_seen for seal in sealing.manifest.shards), default=None)
         if sealing.manifest
         else None,
+        "unproven": sealing.unproven,
         "findings": [finding_document(finding) for finding in sealing.findings],
     }
 
@@ -58,6 +60,12 @@ def table(answer: Sealed) -> RenderableType:
             style="dim",
         )
         lines.append(headline)
+        if sealing.unproven:
+            unproven = (
+                f"  {sealing.unproven} of {counted(len(shards), 'shard')} had no checksum or proven copy: damage from "
+                "before this seal is not detected"
+            )
+            lines.append(line(unproven, style="dim"))
     findings = [finding for sealing in answer.sealings for finding in sealing.findings]
     return stack(*lines, *grouped_findings(findings, world_size(answer.inventory)), *pointer(findings))
 
