@@ -74,4 +74,11 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
             ensure_folder(str(Path(target).parent))
             replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
     sealed = with_more(mine, new)
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(remaining), findings=against)
+    return Sealing(
+        checkpoint=checkpoint.name,
+        path=path,
+        manifest=sealed,
+        written=bool(remaining),
+        findings=against,
+        unproven=sum(not report.is_proven for report in read),
+    )
