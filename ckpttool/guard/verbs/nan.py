@@ -7,11 +7,11 @@ import os
 from ckpttool.core.domain.finding import Finding, note, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import MAX_RANKS, Rank, Step, counted, on_ranks
-from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.errors import IncompleteError
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.logs.guard_events import GuardFiles
 from ckpttool.core.storage import open_storage
-from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.core.storage.base import Storage
 from ckpttool.guard.files.capture import (
     HEAD,
     RECORD_LIMIT,
@@ -23,15 +23,11 @@ from ckpttool.guard.files.capture import (
     record_name,
     shard_name,
 )
+from ckpttool.guard.files.parts import capture_folders, is_capture, only_capture, shard_digest
 from ckpttool.guard.findings import GuardCode
 from ckpttool.guard.model.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
 from ckpttool.guard.rules.nan_diagnosis import culprits, in_a_row
 from ckpttool.guard.verbs.reports import guard_report
-
-_PLACES = ("", "captures", "guard/captures")
-"""Places of captures below a path: the folder of captures, the guard's folder, the output folder."""
-
-_BLOCK = 8 << 20  # bytes of a shard that are hashed at once
 
 
 def list_nan(path: str) -> Captures:
@@ -43,16 +39,11 @@ def list_nan(path: str) -> Captures:
     Raises:
         UnknownLayoutError: There is no capture.
     """
-    storage = open_storage(path)
-    if _is_capture(storage, ""):
-        captures = [_read(storage, "", path, shards=False)]
-    else:
-        folders = sorted({folder for place in _PLACES for folder in _folders(storage, place)})
-        captures = [_read(storage, folder, f"{path.rstrip('/')}/{folder}", shards=False) for folder in folders]
-    if not captures:
-        raise UnknownLayoutError(
-            f"{path} has no capture of a non-finite step: no nan-at-* in it, in its captures/ or guard/captures/"
-        )
+    storage, shown = open_storage(path), path.rstrip("/")
+    captures = [
+        _read(storage, folder, f"{shown}/{folder}" if folder else path, shards=False)
+        for folder in capture_folders(path)
+    ]
     by_step = tuple(sorted(captures, key=lambda capture: (capture.step, capture.path)))
     return Captures(path=path, captures=by_step, in_a_row=in_a_row(by_step))
 
@@ -64,7 +55,7 @@ def inspect_nan(path: str) -> Capture | Captures:
         UnknownLayoutError: There is no capture.
     """
     storage = open_storage(path)
-    if not _is_capture(storage, ""):
+    if not is_capture(storage):
         return list_nan(path)
     return replace(_read(storage, "", path, shards=True), has_stopped=_has_stopped(path))
 
@@ -86,12 +77,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or the replay exceeded the timeout.
     """
-    path = question.path
-    if not _is_capture(open_storage(path), ""):
-        captures = list_nan(path).captures
-        if len(captures) > 1:
-            raise UsageError(f"{path} has {len(captures)} captures: name one, {captures[0].path}")
-        path = captures[0].path
+    path = only_capture(question.path)
     capture = _read(open_storage(path), "", path, shards=True)
     from importlib.util import find_spec
 
@@ -100,23 +86,6 @@ def replay_nan(question: NanQuestion) -> NanReplay:
     from ckpttool.guard.replay.run import replay
 
     return replay(capture, question)
-
-
-def _folders(storage: Storage, place: str) -> list[str]:
-    try:
-        entries = storage.entries(place)
-    except OSError:
-        return []
-    names = [entry.name for entry in entries if entry.kind is Kind.FOLDER and head_step(entry.name) is not None]
-    return [f"{place}/{name}" if place else name for name in names]
-
-
-def _is_capture(storage: Storage, folder: str) -> bool:
-    try:
-        names = {entry.name for entry in storage.entries(folder)}
-    except OSError:
-        return False
-    return HEAD in names or any(rank_of_record(name) is not None for name in names)
 
 
 def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Capture:
@@ -189,7 +158,7 @@ def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards:
     path = f"{prefix}{shard_name(rank.rank)}"
     try:
         size = storage.stamp(path).size
-        digest = rank.shard.xxh3_128 if size != rank.shard.size or not shards else _digest(storage, path)
+        digest = rank.shard.xxh3_128 if size != rank.shard.size or not shards else shard_digest(storage, path)
     except OSError as error:
         return [
             unknown(
@@ -213,17 +182,6 @@ def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards:
             remedy="copy the file again from that rank's machine",
         )
     ]
-
-
-def _digest(storage: Storage, path: str) -> str:
-    from xxhash import xxh3_128
-
-    digest, offset = xxh3_128(), 0
-    with storage.open(path) as source:
-        while piece := source.read(offset, _BLOCK):
-            digest.update(piece)
-            offset += len(piece)
-    return digest.hexdigest()
 
 
 def _notes(rank: RankCapture) -> list[Finding]:
