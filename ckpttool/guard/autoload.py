@@ -1,7 +1,7 @@
-"""Switch the guard on without code, if `CKPTTOOL_GUARD` is set in the environment of the training run.
+"""Switch the guard on without code, if `CKPTTOOL_GUARD` or `CKPTTOOL_GUARD_REPLAY` is set in the environment of the run.
 
 torch calls `autoload` at the end of its own import: it is an entry point of the group `torch.backends`. Lightning calls
-`lightning_callbacks` for each `Trainer`. Without the variable both do nothing.
+`lightning_callbacks` for each `Trainer`. Without a variable both do nothing.
 """
 
 from __future__ import annotations
@@ -9,32 +9,41 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ckpttool.core.errors import CkptToolError
-from ckpttool.guard.switch import VARIABLE, Switch, report
+from ckpttool.core.errors import CkptToolError, ExitCode
+from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, report, switch_of
 
 
 def autoload() -> None:
-    """Switch the guard on if the environment says so. It never raises, because that would break the import of torch."""
-    text = os.environ.get(VARIABLE, "")
-    if not text:
+    """Switch the guard on if the environment says so. It never raises, because that would break the import of torch.
+
+    Only if a requested replay is impossible, it ends the process with 14: otherwise an ordinary training would run.
+    """
+    if not _is_requested():
         return
     try:
         from ckpttool.guard.adapters.automatic import install
 
-        install(Switch.parsed(text))
+        if (switch := switch_of(os.environ)) is not None:
+            install(switch)
     except Exception as error:  # noqa: BLE001  as the docstring says
         report(f"not switched on: {error}")
+        if os.environ.get(REPLAY_VARIABLE):
+            raise SystemExit(ExitCode.INCOMPLETE) from None
 
 
 def lightning_callbacks() -> list[Any]:
     """Return the callbacks that Lightning adds to each `Trainer`: one guard if the environment says so."""
-    text = os.environ.get(VARIABLE, "")
-    if not text:
+    if not _is_requested():
         return []
     try:
         from ckpttool.guard.adapters.lightning import AutomaticLightningGuard
 
-        return [AutomaticLightningGuard(**Switch.parsed(text).arguments())]
+        switch = switch_of(os.environ)
+        return [] if switch is None else [AutomaticLightningGuard(**switch.arguments())]
     except (CkptToolError, ImportError) as error:
         report(f"not switched on in Lightning: {error}")
         return []
+
+
+def _is_requested() -> bool:
+    return bool(os.environ.get(VARIABLE) or os.environ.get(REPLAY_VARIABLE))

@@ -247,6 +247,10 @@ class Scaling:
         """Return the loss scale, for which the host waits for the device; None without a scaler."""
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
+    def state(self) -> dict[str, Any]:
+        """Return the state of the scaler; empty without a scaler."""
+        return self.scaler.state_dict() if self.scaler is not None and self.scaler.is_enabled() else {}
+
     def finds(self) -> bool:
         """Return whether an unknown scaler is calling the optimizer. Searches only once, and stores the scaler."""
         if self._has_looked:

@@ -48,10 +48,13 @@ from ckpttool.guard.gradients import (
 from ckpttool.guard.model.guarding import Action, Decision, Emit, GuardMode, Proposal
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
+from ckpttool.guard.switch import REPLAY_VARIABLE
 from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
+    from ckpttool.guard.replay.script import ScriptReplay
 
 _ALARMS = {
     "decided-too-late": (
@@ -138,8 +141,12 @@ class Guard:
         group: dist.ProcessGroup | None = None,
         sinks: Sequence[Emit] = (),
         step: int = 0,
+        stop_on_capture: bool = False,
     ) -> None:
         """Register the guard on an optimizer.
+
+        If the environment requests the replay of a captured step, the guard makes it the first step of the training,
+        and writes no events and captures.
 
         Args:
             model: The trained model, wrapped or not.
@@ -160,6 +167,7 @@ class Guard:
             group: The ranks that train this model together; None: all.
             sinks: Further receivers of events.
             step: Number of steps that the training run did before.
+            stop_on_capture: Whether the first capture with weights ends the training, before another step changes them.
 
         Raises:
             UsageError: Updates of this optimizer cannot be dropped, or a setting is not valid.
@@ -181,8 +189,13 @@ class Guard:
         """How the guard was switched on: by the training code, or by the environment variable."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
+        self._replay: ScriptReplay | None = None  # None: the environment requests no replay
+        encode_batch = None if capture is None else capture.encode_batch
+        if os.environ.get(REPLAY_VARIABLE):
+            output = capture = None
         self._output = None if output is None else os.fspath(output)
         self._capture_settings = capture
+        self._stops_on_capture = stop_on_capture
         self._stops_at_abnormal = on_abnormal == "stop"
         self._scaling = Scaling(scaler, self.optimizer)
         self._spikes = SpikeGuard(policy, count_threshold, self.mode)
@@ -209,6 +222,10 @@ class Guard:
         self._is_slow = False
         self._hook: RemovableHandle | None = None
         GUARDED.add(self.optimizer)
+        if os.environ.get(REPLAY_VARIABLE):
+            from ckpttool.guard.replay.script import ScriptReplay
+
+            self._replay = ScriptReplay(model, self.optimizer, self._ranks, encode_batch, self._set_step)
         if hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it is watched, and the trainer calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
@@ -224,6 +241,19 @@ class Guard:
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
         """Return the context for forward and backward of a batch; `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the environment requests the replay of a captured step."""
+        return self._replay is not None
+
+    @property
+    def replayed_index(self) -> int | None:
+        """Number in its epoch of the captured batch that is replayed now; None if it is unknown, or none is."""
+        return None if self._replay is None else self._replay.index
+
+    def _set_step(self, step: int) -> None:
+        self.step = Step(step)
 
     def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
         """Take the scaler of the loss, if none is known; it handles its own overflows."""
@@ -367,6 +397,8 @@ class Guard:
         if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
             self._alarm("decided-too-late", step=self._contain.step)
             self._decide(math.inf)  # a scaler keeps only non-finite values from the optimizer
+        if self._replay is not None:
+            self._replay.begin(batch)
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
@@ -388,6 +420,8 @@ class Guard:
         """Record the local loss of a micro-batch. Called by `MicroBatch`."""
         if self._is_repeated:
             return
+        if self._replay is not None:
+            self._replay.loss(loss)
         self._contain.run(Part.NORM, lambda: self._losses.add(loss))
         if (memory := self._memory) is not None:
             self._contain.run(Part.MEMORY, lambda: memory.loss(loss))
@@ -411,6 +445,8 @@ class Guard:
         """
         if self._is_repeated:
             return None
+        if self._replay is not None:
+            self._replay.finish()
         contain, step = self._contain, Step(self.step + 1)
         contain.step = step
         if contain.is_off:
@@ -434,8 +470,11 @@ class Guard:
         self._checks.compare_replicas(step)
         self._features.take(step, agreed)
         culprits = self._culprits(reading, agreed)
+        is_captured = False
         if not agreed.is_finite and not agreed.is_overflow:
-            self._capture(step)
+            is_captured = self._capture(step)
+            if self._stops_on_capture:
+                is_captured = any(self._ranks.gather(int(is_captured)))
         if drops:
             contain.run(Part.BUFFERS, self._buffers.restore)
         # The loss scaler drops overflows, whatever the guard does.
@@ -445,6 +484,8 @@ class Guard:
         contain.run(Part.EVENTS, lambda: self._tell_step(reading, agreed, decision, culprits))
         if decision.action is Action.STOP:
             self._stop(agreed)
+        elif is_captured and self._stops_on_capture:
+            self._end_training(f"step {step}: it was captured, and stop_on_capture is set; {self._show_captures()}")
         return decision.limit
 
     def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
@@ -541,7 +582,13 @@ class Guard:
         why = f"{self._spikes.in_a_row} updates in a row were dropped, so the weights are bad"
         if agreed.abnormal and self._stops_at_abnormal:
             why = "a matrix product was wrong; the event checksum-abnormal names the device"
-        stop = GuardStop(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` chooses where to resume")
+        self._end_training(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` chooses where to resume")
+
+    def _show_captures(self) -> str:
+        return f"`ckpttool guard list {self._output}` shows the capture"
+
+    def _end_training(self, why: str) -> None:
+        stop = GuardStop(why)
         if self.on_stop is None:
             raise stop
         self.on_stop(stop)
@@ -562,22 +609,41 @@ class Guard:
             )
         return self._store
 
-    def _capture(self, step: Step) -> None:
-        """Capture the stored step, without a lasting change of weights, gradients and buffers."""
-        if (memory := self._memory) is None:
-            return
+    def drew(self, loader: int, item: object) -> None:
+        """Store an item of a data loader, which may have values that the model does not get."""
+        if (memory := self._memory) is not None:
+            self._contain.run(Part.MEMORY, lambda: memory.drew(loader, item))
 
-        def capture() -> None:
+    def evaluated(self) -> None:
+        """Discard items that were drawn for a forward pass without gradients."""
+        if self._memory is not None:
+            self._contain.run(Part.MEMORY, self._memory.evaluated)
+
+    def _capture(self, step: Step) -> bool:
+        """Capture the stored step, without a lasting change of weights, gradients and buffers.
+
+        Returns:
+            Whether there is another capture with weights.
+        """
+        if (memory := self._memory) is None:
+            return False
+
+        def capture() -> bool:
             facts = StepFacts(
                 step=step,
                 optimizer_step=self._spikes.applied,
                 scale=self._scaling.scale(),
+                scaler=self._scaling.state(),
                 buffers_left_out=self._buffers.left_out,
                 restore_buffers=self._buffers.restore,
             )
-            self._captures().capture(memory, facts)
+            store = self._captures()
+            before = store.full_captures
+            store.capture(memory, facts)
+            return store.full_captures > before
 
-        self._contain.run(Part.CAPTURE, capture, waits=True)  # it does not count as the cost of an ordinary step
+        # It does not count as the cost of an ordinary step.
+        return bool(self._contain.run(Part.CAPTURE, capture, waits=True))
 
     # The moment before the update.
 

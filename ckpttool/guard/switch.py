@@ -10,10 +10,13 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 VARIABLE = "CKPTTOOL_GUARD"
 """`OUTPUT[,NAME=VALUE]…`: the output folder of the training, and settings of the guard."""
+
+REPLAY_VARIABLE = "CKPTTOOL_GUARD_REPLAY"
+"""`CAPTURE[,stop=before|after][,continue=true]`: the first step of the training is this captured one."""
 
 _EXAMPLE = f"{VARIABLE}=output,policy=zscore"
 
@@ -36,6 +39,8 @@ class Switch:
     """Interval in steps of the check of matrix products; 0: never."""
     on_abnormal: str = "warn"
     """The reaction to a wrong product: `warn` or `stop`."""
+    stop_on_capture: bool = False
+    """Whether the first full capture ends the training."""
 
     @classmethod
     def parsed(cls, text: str) -> Switch:
@@ -75,6 +80,8 @@ class Switch:
                     values[name] = convert(texts[name])
                 except ValueError:
                     raise UsageError(f"{name} of the guard must be a number, not {texts[name]!r}") from None
+        if "stop_on_capture" in texts:
+            values["stop_on_capture"] = _flag("stop_on_capture", texts["stop_on_capture"])
         switch = cls(**values)
         switch.assert_valid()
         return switch
@@ -108,13 +115,74 @@ class Switch:
             "features": self.features,
             "patrol": self.patrol,
             "on_abnormal": self.on_abnormal,
+            "stop_on_capture": self.stop_on_capture,
         }
 
     def __str__(self) -> str:
         """Return the value of the variable."""
         values = ((field, getattr(self, field.name)) for field in fields(self)[1:])
-        parts = [f"{field.name}={value}" for field, value in values if value != field.default]
+        parts = [
+            f"{field.name}={'true' if value is True else value}" for field, value in values if value != field.default
+        ]
         return ",".join((self.output, *parts))
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise UsageError(f"{name} of the guard must be true or false, not {text!r}")
+    return text == "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySwitch:
+    """The request to begin a training with a captured step."""
+
+    capture: str
+    """A capture, or a folder with one."""
+    stop: str = ""
+    """`before` or `after`: open a debugger before the first forward pass, or after the last backward pass."""
+    goes_on: bool = False
+    """Whether the training continues after the step."""
+
+    @classmethod
+    def parsed(cls, text: str) -> ReplaySwitch:
+        """Parse the value of the variable; the settings follow the path, which may have commas.
+
+        Raises:
+            UsageError: A value is not known.
+        """
+        stop, goes_on = "", False
+        while True:
+            capture, _, setting = text.rpartition(",")
+            name, _, value = setting.partition("=")
+            if not capture or name not in {"stop", "continue"}:
+                break
+            text = capture
+            if name == "continue":
+                goes_on = _flag("continue", value)
+            elif value in {"before", "after"}:
+                stop = value
+            else:
+                raise UsageError(f"{REPLAY_VARIABLE}: stop must be before or after, not {value!r}")
+        return cls(capture=text, stop=stop, goes_on=goes_on)
+
+    def __str__(self) -> str:
+        """Return the value of the variable."""
+        stop = f",stop={self.stop}" if self.stop else ""
+        return f"{self.capture}{stop}{',continue=true' if self.goes_on else ''}"
+
+
+def switch_of(variables: Mapping[str, str]) -> Switch | None:
+    """Return the settings of an environment; None if the guard is not switched on there.
+
+    A replay alone switches it on as well; it writes nothing, so that the output folder does not matter.
+
+    Raises:
+        UsageError: A setting is not valid.
+    """
+    if text := variables.get(VARIABLE, ""):
+        return Switch.parsed(text)
+    return Switch(output="output") if variables.get(REPLAY_VARIABLE) else None
 
 
 def report(text: str) -> None:
@@ -123,12 +191,16 @@ def report(text: str) -> None:
     sys.stderr.flush()
 
 
-def environment(switch: Switch, before: Iterable[tuple[str, str]]) -> dict[str, str]:
+def environment(
+    switch: Switch, before: Iterable[tuple[str, str]], replay: ReplaySwitch | None = None
+) -> dict[str, str]:
     """Return the environment of a guarded training run.
 
     Args:
         switch: The settings.
         before: The environment without them.
+        replay: The captured step with which the training begins.
     """
+    variables = {VARIABLE: str(switch)} if replay is None else {VARIABLE: str(switch), REPLAY_VARIABLE: str(replay)}
     # Without torch's autoload nothing would call us.
-    return {**dict(before), VARIABLE: str(switch), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    return {**dict(before), **variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}

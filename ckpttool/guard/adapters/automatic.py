@@ -7,6 +7,7 @@ known, so that batch cannot be captured. Trainers that have an adapter use it in
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from ckpttool.core.errors import CkptToolError
+from ckpttool.guard.adapters.loaders import Loaders
 from ckpttool.guard.step import GUARDED, Guard
-from ckpttool.guard.switch import VARIABLE, Switch, report
+from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, Switch, report
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
+    from ckpttool.guard.replay.script import Session
 
 _MOST_TRIED = 10_000
 """Forward passes after which the search for an optimizer's model ends, because it slows each of them a little."""
@@ -35,9 +40,14 @@ class Automatic:
         self._switch = switch
         self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._guards: list[Guard] = []
-        self._search: RemovableHandle | None = None
+        self._search: RemovableHandle | _EachCall | None = None
         self._tried = 0
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
+        self._session: Session | None = None  # None: the environment requests no replay
+        if os.environ.get(REPLAY_VARIABLE):
+            from ckpttool.guard.replay.script import session
+
+            self._session = session()
 
     # Optimizers, and the models that they train.
 
@@ -45,8 +55,12 @@ class Automatic:
         """Search for the model of a new optimizer, at the next forward pass."""
         self._waiting.add(optimizer)
         self._tried = 0
+        if self._session is not None:
+            self._session.expect()
         if self._search is None:
-            self._search = register_module_forward_pre_hook(self._called)
+            # A replay needs the arguments of the very first call, too, which a hook for all modules does not get.
+            is_ordinary = self._session is None
+            self._search = register_module_forward_pre_hook(self._called) if is_ordinary else _EachCall(self._called)
 
     def _called(self, module: nn.Module, _inputs: object) -> None:
         """Guard the optimizer of a module that is called for training: the outermost one comes first."""
@@ -86,8 +100,10 @@ class Automatic:
             return
         guard.switched_on = VARIABLE
         self._guards.append(guard)
-        guard.begin(None)
         model.register_forward_pre_hook(functools.partial(self._forward, guard), with_kwargs=True)
+        if guard.replays:
+            return
+        guard.begin(None)
         report(f"{name} is guarded, by {VARIABLE}; events: {arguments['output']}/guard")
 
     def _end_search(self) -> None:
@@ -105,6 +121,20 @@ class Automatic:
         """Begin a micro-batch, unless the forward pass is an evaluation."""
         if torch.is_grad_enabled() and model.training and not torch.compiler.is_compiling():
             guard.begin({"args": args, "kwargs": kwargs})
+        elif not torch.compiler.is_compiling():
+            guard.evaluated()
+
+    def drew(self, loader: int, item: Any) -> None:
+        """Take an item of a data loader, which may have labels that no model gets."""
+        if self._session is not None:
+            self._session.feed(loader, item)
+        for guard in self._guards:
+            guard.drew(loader, item)
+
+    def begins(self, loader: int) -> None:
+        """Take the begin of an iterator of a data loader."""
+        if self._session is not None:
+            self._session.begins(loader)
 
     def scaled(self, scaler: torch.amp.GradScaler, loss: object, result: object) -> None:
         """Remember the loss without its scale, and the scaler."""
@@ -128,6 +158,23 @@ class Automatic:
         return next((guard for guard in self._guards if guard.may_clip(with_gradients)), None)
 
 
+class _EachCall:
+    """Calls a function before each call of a module, until it is removed."""
+
+    def __init__(self, function: Callable[[nn.Module, object], None]) -> None:
+        original = self._original = nn.Module.__call__
+
+        @functools.wraps(original)
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            function(module, args)
+            return original(module, *args, **kwargs)
+
+        nn.Module.__call__ = called  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        nn.Module.__call__ = self._original  # type: ignore[method-assign]
+
+
 def _updated_by(optimizer: Optimizer) -> set[int]:
     """Return the identities of an optimizer's parameters."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -141,6 +188,8 @@ def install(switch: Switch) -> Automatic:
     """
     automatic = Automatic(switch)
     _after(Optimizer, "__init__", lambda optimizer, *_args, **_kwargs: automatic.made(optimizer))
+    loaders = Loaders(automatic.drew, automatic.begins)
+    _after(DataLoader, "__init__", lambda loader, *_args, **_kwargs: loaders.made(loader))
     _before(Tensor, "backward", lambda loss, *_args, **_kwargs: automatic.backward(loss))
     _scaling(automatic)
     _clipping(automatic)

@@ -67,7 +67,10 @@ class Attached:
         step = trainer.training_step
 
         def training_step(model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-            with guard.micro({**inputs, "num_items_in_batch": num_items_in_batch}) as micro:
+            batch = {**inputs, "num_items_in_batch": num_items_in_batch}
+            with guard.micro(batch) as micro:
+                if guard.replays:  # whatever is not a tensor was replaced in the dict
+                    inputs, num_items_in_batch = batch, batch.pop("num_items_in_batch")
                 return micro.loss(step(model, inputs, num_items_in_batch))
 
         def clip_grad_norm_(_parameters: Iterable[Tensor], max_norm: float, _norm_type: float = 2) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from itertools import zip_longest
 from typing import Any
@@ -49,6 +50,19 @@ class LightningGuard(Callback):
             for guard, saved in zip_longest(self.guards, self._saved[: len(self.guards)]):
                 guard.restore(saved)
         self._saved = []
+        if any(guard.replays for guard in self.guards):
+            self._renumber(pl_module)
+
+    def _renumber(self, pl_module: LightningModule) -> None:
+        """Let the module's training step get the number of a captured batch."""
+        step = pl_module.training_step
+
+        @functools.wraps(step)
+        def training_step(batch: Any, *rest: Any) -> Any:
+            index = next((guard.replayed_index for guard in self.guards if guard.replayed_index is not None), None)
+            return step(batch, *rest) if index is None or not rest else step(batch, index, *rest[1:])
+
+        pl_module.training_step = training_step
 
     def _guard(self, trainer: Trainer, optimizer: Optimizer) -> Guard:
         guard = Guard(

@@ -95,6 +95,23 @@ class Remembered:
         )
 
 
+class Drawn:
+    """One item that a data loader of the training returned."""
+
+    def __init__(self, loader: int, item: object, *, cloned: bool) -> None:
+        """Take the number of the loader, in the order of construction, and the item."""
+        self.loader = loader
+        self.item = map_tensors(item, torch.clone) if cloned else item
+        self._tensors = [] if cloned else [*tensors_in(item)]
+        self._versions = [_version(tensor) for tensor in self._tensors]
+        self.nbytes = sum(_nbytes(tensor) for tensor in tensors_in(item))
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether torch counted a change of one of its tensors."""
+        return [_version(tensor) for tensor in self._tensors] != self._versions
+
+
 class StepMemory:
     """The micro-batches since the last step of one optimizer."""
 
@@ -108,6 +125,11 @@ class StepMemory:
         self._clones = False
         self._hooks: list[RemovableHandle] = []
         self._called_first: nn.Module | None = None  # in the previous micro-batch: usually the same module
+        self.drawn: list[Drawn] = []
+        """The items that the training's data loaders returned for the step, in order; empty if they are unknown."""
+        self._pending: list[Drawn] = []  # since the last forward pass
+        self._loaders: set[int] = set()  # those of the training, not of an evaluation
+        self._misses_items = False
         self.is_compiled: bool | None = None
         """Whether the first loss came from compiled code; None: no loss yet."""
 
@@ -119,11 +141,30 @@ class StepMemory:
             index: Its number in the epoch, if the training step needs it.
         """
         self._make_room()
+        self._take_pending()
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
         self.leave()
         first, self._called_first = self._called_first, None
         modules = callable_parts(self._model) if first is None else [first]
         self._hooks += [module.register_forward_pre_hook(self._called) for module in modules]
+
+    def drew(self, loader: int, item: object) -> None:
+        """Store an item of a data loader, by reference; above the budget for batches none of the step is stored."""
+        self._pending.append(Drawn(loader, item, cloned=self._clones))
+        if sum(drawn.nbytes for drawn in (*self.drawn, *self._pending)) > self._host:
+            self._misses_items = True
+            self.drawn.clear()
+            self._pending.clear()
+
+    def evaluated(self) -> None:
+        """Discard the items that were drawn for a forward pass without gradients."""
+        self._pending = [drawn for drawn in self._pending if drawn.loader in self._loaders]
+
+    def _take_pending(self) -> None:
+        self._loaders.update(drawn.loader for drawn in self._pending)
+        if not self._misses_items:
+            self.drawn += self._pending
+        self._pending.clear()
 
     def _make_room(self) -> None:
         """Limit earlier micro-batches to the budget: the training itself keeps only one at a time."""
@@ -154,8 +195,11 @@ class StepMemory:
 
     def forget(self) -> None:
         """Discard a step. If a batch was changed in place since, keep copies from now on."""
-        self._clones = self._clones or any(micro.was_moved for micro in self.micro_batches)
+        parts: list[Remembered | Drawn] = [*self.micro_batches, *self.drawn]
+        self._clones = self._clones or any(part.was_moved for part in parts)
         self.micro_batches.clear()
+        self.drawn.clear()
+        self._misses_items = False
 
     def keep_copies(self) -> None:
         """Copy every batch from the next one on, because a batch was changed in place and torch did not count it."""

@@ -135,15 +135,23 @@ class Content:
         self.buffers: dict[str, Tensor] = content.get("buffers", {})
         self.batches: list[object] = content.get("batches", [])
         self.random: list[Mapping[str, object]] = content.get("rng", [])
+        self.drawn: list[dict[str, object]] = content.get("drawn", [])
+        """The items that the training's data loaders returned for the step, if a guard without code captured it."""
+        self.optimizer: dict[str, object] = content.get("optimizer", {})
+        """`state`, and the names of its parameters as `updated`; empty in captures without it."""
+        self.scaler: dict[str, object] = content.get("scaler", {})
+        """State of the loss scaler; empty in captures without it."""
         expected = len(captured.micro_batches)
-        kinds = [type(part) for part in (self.parameters, self.buffers, self.batches, self.random)]
-        if kinds != [dict, dict, list, list]:
+        parts = (self.parameters, self.buffers, self.batches, self.random, self.drawn, self.optimizer, self.scaler)
+        if [type(part) for part in parts] != [dict, dict, list, list, list, dict, dict]:
             raise UnreadableState("the content does not have the arrangement that ckpttool writes")
         self.trained = {
             name: (value.local if isinstance(value, Sharded) else value).requires_grad
             for name, value in self.parameters.items()
         }
         """Whether each parameter required a gradient; empty if a light capture has no such data."""
+        if not all(isinstance(drawn, dict) and {"loader", "item"} <= drawn.keys() for drawn in self.drawn):
+            raise UnreadableState("the items of the data loaders do not have the arrangement that ckpttool writes")
         if [len(self.batches), len(self.random)] != [expected, expected]:
             raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
 

@@ -87,6 +87,8 @@ class StepFacts:
     optimizer_step: int | None = None
     scale: float | None = None
     """Factor of the loss scaler; None without a loss scaler."""
+    scaler: Mapping[str, object] | None = None
+    """State of the loss scaler."""
     buffers_left_out: tuple[str, ...] = ()
     restore_buffers: Callable[[], None] = lambda: None
     """Restores the buffers to their state before the step's first forward pass."""
@@ -115,7 +117,8 @@ class CaptureStore:
             rank: Rank of this process.
             world_size: Number of ranks that train together.
             settings: The data to capture, and the budget.
-            optimizer: The optimizer; the disk must also have room for two copies of its state, for the next checkpoint.
+            optimizer: The optimizer, whose state is captured if it fits; the disk must also have room for two copies of it,
+                for the next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"
         self._model = unwrapped(model)
@@ -125,6 +128,11 @@ class CaptureStore:
         self._optimizer = optimizer
         self._whole = self._light = self._reruns = 0
         self._last: int | None = None
+
+    @property
+    def full_captures(self) -> int:
+        """Number of captures with weights."""
+        return self._whole
 
     def saved(self) -> dict[str, int | None]:
         """Return the number of captures: a restart does not get a new budget."""
@@ -215,16 +223,20 @@ class CaptureStore:
             "batches": batches,
             "rng": [micro.random for micro in memory.micro_batches],
         }
+        if drawn := _items(memory):
+            content["drawn"] = drawn
         encoded = spell(content)
         if level is CaptureLevel.FULL:
             whole = {"parameters": dict(self._model.named_parameters()), **content}
+            if facts.scaler:
+                whole["scaler"] = dict(facts.scaler)
             if self._budget.full_gradients:
                 whole["gradients"] = dict(named_gradients(self._model))
-            encoded_whole = spell(whole)
-            if self._fits(encoded_whole):
-                encoded = encoded_whole
-            else:
-                level = CaptureLevel.LIGHT
+            state = self._optimizer_state()
+            candidates = [spell(whole)] if state is None else [spell({**whole, "optimizer": state}), spell(whole)]
+            fitting = next(filter(self._fits, candidates), None)
+            level = CaptureLevel.LIGHT if fitting is None else level
+            encoded = fitting or encoded
         capture = self._record(memory, facts, rerun, level, encoded, left_out)
         path = self._free_folder(facts.step)
         ShardWriter(path, capture, encoded.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
@@ -241,6 +253,19 @@ class CaptureStore:
         except Unsaveable as error:
             return None, LeftOut(path=error.path, reason=error.reason)
         return batch, None
+
+    def _optimizer_state(self) -> dict[str, object] | None:
+        """Return the optimizer's state, and the names of its parameters; None if it cannot be saved."""
+        if self._optimizer is None or not hasattr(self._optimizer, "state_dict"):
+            return None
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        updated = [names.get(id(parameter)) for group in self._optimizer.param_groups for parameter in group["params"]]
+        state: dict[str, object] = {"updated": updated, "state": self._optimizer.state_dict()}
+        try:
+            spell(state)
+        except Unsaveable:
+            return None
+        return state
 
     def _fits(self, encoded: EncodedValue) -> bool:
         """Return whether a full capture is within the budget, and leaves room for two checkpoints of this rank."""
@@ -335,6 +360,18 @@ def _plain(value: object) -> object:
         items = [_plain(item) for item in cast("list[object]", value)]
         return items if type(value) is list else tuple(items)
     return value
+
+
+def _items(memory: StepMemory) -> list[dict[str, object]]:
+    """Return the items that data loaders returned for the step; none if one of them cannot be saved."""
+    items: list[dict[str, object]] = [
+        {"loader": drawn.loader, "item": _plain(drawn.item), "changed": drawn.was_moved} for drawn in memory.drawn
+    ]
+    try:
+        spell(items)
+    except Unsaveable:
+        return []
+    return items
 
 
 def _model_config(model: nn.Module) -> EventValue:

@@ -182,8 +182,8 @@ class RankRun:
             if isinstance(value, Sharded):
                 raise EntryDoesNotFit(f"the weight {name} is sharded, but not all ranks' captures are here")
             captured[name] = value
-        _assert_same("parameter", captured, weights)
-        _assert_same("buffer", self._content.buffers, dict(self._model.named_buffers()))
+        assert_same("parameter", captured, weights)
+        assert_same("buffer", self._content.buffers, dict(self._model.named_buffers()))
         modules = dict(self._model.named_modules())
         if unknown := [name for name in self._captured.evaluating if name not in modules]:
             raise EntryDoesNotFit(f"the model has no module {unknown[0]}")
@@ -270,7 +270,9 @@ class RankRun:
         (loss if scale is None else loss * scale).sum().backward()
 
 
-def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+def assert_same(
+    noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor], *, model: str = "the entry's model"
+) -> None:
     """Name the tensors that do not match.
 
     Raises:
@@ -287,7 +289,7 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             lead = phrase.format(noun) if "{}" in phrase else f"{phrase} {noun}"
-            raise EntryDoesNotFit(f"the entry's model {lead} {', '.join(names[:_MOST_NAMED])}{more}")
+            raise EntryDoesNotFit(f"{model} {lead} {', '.join(names[:_MOST_NAMED])}{more}")
 
 
 def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:

@@ -1,0 +1,50 @@
+"""Python's debugger in the training's own code, at a point that the guard chose."""
+
+from __future__ import annotations
+
+import pdb
+import sys
+import sysconfig
+from bdb import BdbQuit
+from types import FrameType
+
+_OURS = __file__.rpartition("/guard/")[0]
+_FOREIGN = ("site-packages", "dist-packages", "<frozen", "<string>", sysconfig.get_paths()["stdlib"])
+"""Parts of file names of code that is not the training's own."""
+
+
+def open_debugger() -> None:
+    """Open a prompt at once in the innermost frame of the training's own code; `continue` goes on.
+
+    Raises:
+        BdbQuit: The user quit it.
+    """
+    _Debugger(nosigint=True).open(_own_frame())
+
+
+def _own_frame() -> FrameType:
+    frame: FrameType = sys._getframe(1)  # noqa: SLF001  as pdb itself does
+    innermost: FrameType | None = frame
+    while innermost is not None:
+        name = innermost.f_code.co_filename
+        if not name.startswith(_OURS) and not any(part in name for part in _FOREIGN):
+            return innermost
+        frame = innermost
+        innermost = innermost.f_back
+    return frame
+
+
+class _Debugger(pdb.Pdb):
+    def open(self, frame: FrameType) -> None:
+        """Ask for commands before anything else runs: `set_trace` would wait for the next line of the frame."""
+        self.reset()
+        above: FrameType | None = frame
+        while above is not None:
+            above.f_trace = self.trace_dispatch
+            self.botframe = above
+            above = above.f_back
+        self.interaction(frame, None)
+        if self.quitting:
+            raise BdbQuit
+        if self.breaks or self.stoplineno != -1:  # it is not `continue`
+            sys.settrace(self.trace_dispatch)
