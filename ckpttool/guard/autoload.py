@@ -1,4 +1,4 @@
-"""Switch the guard on without code, if `CKPTTOOL_GUARD` or `CKPTTOOL_GUARD_REPLAY` is set in the environment of the run.
+"""Switch the guard on without code, if the environment has `CKPTTOOL_GUARD` or `CKPTTOOL_GUARD_REPLAY`.
 
 torch calls `autoload` at the end of its own import: it is an entry point of the group `torch.backends`. Lightning calls
 `lightning_callbacks` for each `Trainer`. Without a variable both do nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.guard import commands_nan
+
+if TYPE_CHECKING:
+    from ckpttool.guard.switch import ReplaySwitch
 
 app = command_group("guard")
 
@@ -80,6 +83,16 @@ def report(
 _option = partial(typer.Option, rich_help_panel="Policy")
 
 
+_replay_option = partial(typer.Option, rich_help_panel="Replay")
+
+
+class Stops(str, Enum):
+    """Places in a replayed step at which the debugger opens."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
 class Policies(str, Enum):
     """Policies by their names; `features` is a separate option."""
 
@@ -118,17 +131,31 @@ def run(
     patrol: Annotated[
         int, _option(help="Check matrix products at this interval; 0: never.", metavar="STEPS", min=0)
     ] = 0,
+    stop_on_capture: Annotated[
+        bool, _option("--stop-on-capture", help="End the training at the first capture with weights.")
+    ] = False,
+    replay: Annotated[
+        str | None,
+        _replay_option(help="Begin with this captured step, compare it bit for bit, and end.", metavar="CAPTURE"),
+    ] = None,
+    stop: Annotated[
+        Stops | None, _replay_option(help="Open the debugger before or after the replayed step's passes.")
+    ] = None,
+    goes_on: Annotated[
+        bool, _replay_option("--continue", help="Continue the training after the replayed step.")
+    ] = False,
 ) -> None:
     """Start a training run with the guard on, without changing its code.
 
-    Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment.
+    Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment. With
+    --replay, exit code 0 means that every loss and gradient was equal, 10 not equal, 14 impossible.
 
     Example: ckpttool guard run --policy zscore -- torchrun --nproc-per-node 8 train.py
     """
     import os
 
     from ckpttool.core.errors import UsageError
-    from ckpttool.guard.switch import VARIABLE, Switch, environment
+    from ckpttool.guard.switch import Switch, environment, variables
 
     switch = Switch(
         output=folder,
@@ -137,17 +164,42 @@ def run(
         mode="watch" if watch else "act",
         features=features,
         patrol=patrol,
+        stop_on_capture=stop_on_capture,
     )
     switch.assert_valid()
+    request = _replay_request(replay, stop, goes_on=goes_on)
     if output.is_dry_run():
         from ckpttool.core.render.shell import join, quote
 
-        typer.echo(f"{VARIABLE}={quote(str(switch))} {join(command)}")
+        assignments = [f"{name}={quote(value)}" for name, value in variables(switch, request).items()]
+        typer.echo(f"{' '.join(assignments)} {join(command)}")
         return
     try:
-        os.execvpe(command[0], command, environment(switch, os.environ.items()))  # noqa: S606  as `env` does
+        os.execvpe(command[0], command, environment(switch, os.environ.items(), request))  # noqa: S606  as `env` does
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+def _replay_request(path: str | None, stop: Stops | None, *, goes_on: bool) -> ReplaySwitch | None:
+    """Return the request for a replay, whose capture was found; None if there is none.
+
+    Raises:
+        CkptToolError: There is no capture, there are several, or the options need one.
+    """
+    import os
+
+    from ckpttool.core.errors import UsageError
+    from ckpttool.guard.files.parts import only_capture, records, refuse_unreplayable
+    from ckpttool.guard.switch import ReplaySwitch
+
+    if path is None:
+        if stop is not None or goes_on:
+            raise UsageError("--stop and --continue need --replay CAPTURE")
+        return None
+    capture = os.path.abspath(only_capture(path))
+    for captured in records(capture):
+        refuse_unreplayable(captured, path)
+    return ReplaySwitch(capture=capture, stop="" if stop is None else stop.value, goes_on=goes_on)
 
 
 app.command("list", cls=Command)(commands_nan.list_captures)

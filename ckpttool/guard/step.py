@@ -123,7 +123,7 @@ class Guard:
     It raises only `GuardStop`: a failure inside is reported as an event, and the update is applied.
     """
 
-    def __init__(  # noqa: PLR0913  all have defaults, and callers name them
+    def __init__(  # noqa: PLR0913, PLR0915  all have defaults, and callers name them; it makes the parts of a guard
         self,
         model: nn.Module,
         optimizer: Optimizer,
@@ -189,7 +189,6 @@ class Guard:
         """How the guard was switched on: by the training code, or by the environment variable."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
-        self._replay: ScriptReplay | None = None  # None: the environment requests no replay
         encode_batch = None if capture is None else capture.encode_batch
         if os.environ.get(REPLAY_VARIABLE):
             output = capture = None
@@ -222,10 +221,7 @@ class Guard:
         self._is_slow = False
         self._hook: RemovableHandle | None = None
         GUARDED.add(self.optimizer)
-        if os.environ.get(REPLAY_VARIABLE):
-            from ckpttool.guard.replay.script import ScriptReplay
-
-            self._replay = ScriptReplay(model, self.optimizer, self._ranks, encode_batch, self._set_step)
+        self._replay = self._requested_replay(encode_batch)  # None: the environment requests none
         if hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it is watched, and the trainer calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
@@ -241,6 +237,13 @@ class Guard:
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
         """Return the context for forward and backward of a batch; `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
+
+    def _requested_replay(self, encode_batch: Callable[[object], object] | None) -> ScriptReplay | None:
+        if not os.environ.get(REPLAY_VARIABLE):
+            return None
+        from ckpttool.guard.replay.script import ScriptReplay
+
+        return ScriptReplay(self.model, self.optimizer, self._ranks, encode_batch, self._set_step)
 
     @property
     def replays(self) -> bool:
@@ -470,11 +473,7 @@ class Guard:
         self._checks.compare_replicas(step)
         self._features.take(step, agreed)
         culprits = self._culprits(reading, agreed)
-        is_captured = False
-        if not agreed.is_finite and not agreed.is_overflow:
-            is_captured = self._capture(step)
-            if self._stops_on_capture:
-                is_captured = any(self._ranks.gather(int(is_captured)))
+        ends = self._capture(step) if not agreed.is_finite and not agreed.is_overflow else False
         if drops:
             contain.run(Part.BUFFERS, self._buffers.restore)
         # The loss scaler drops overflows, whatever the guard does.
@@ -484,8 +483,9 @@ class Guard:
         contain.run(Part.EVENTS, lambda: self._tell_step(reading, agreed, decision, culprits))
         if decision.action is Action.STOP:
             self._stop(agreed)
-        elif is_captured and self._stops_on_capture:
-            self._end_training(f"step {step}: it was captured, and stop_on_capture is set; {self._show_captures()}")
+        elif ends:
+            list_them = f"`ckpttool guard list {self._output}` shows the capture"
+            self._end_training(f"step {step} was captured, and stop_on_capture is set; {list_them}")
         return decision.limit
 
     def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
@@ -584,9 +584,6 @@ class Guard:
             why = "a matrix product was wrong; the event checksum-abnormal names the device"
         self._end_training(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` chooses where to resume")
 
-    def _show_captures(self) -> str:
-        return f"`ckpttool guard list {self._output}` shows the capture"
-
     def _end_training(self, why: str) -> None:
         stop = GuardStop(why)
         if self.on_stop is None:
@@ -622,8 +619,10 @@ class Guard:
     def _capture(self, step: Step) -> bool:
         """Capture the stored step, without a lasting change of weights, gradients and buffers.
 
+        All ranks must call it, or no rank.
+
         Returns:
-            Whether there is another capture with weights.
+            Whether this ends the training: there is a new capture with weights, on any rank.
         """
         if (memory := self._memory) is None:
             return False
@@ -643,7 +642,8 @@ class Guard:
             return store.full_captures > before
 
         # It does not count as the cost of an ordinary step.
-        return bool(self._contain.run(Part.CAPTURE, capture, waits=True))
+        is_captured = bool(self._contain.run(Part.CAPTURE, capture, waits=True))
+        return self._stops_on_capture and any(self._ranks.gather(int(is_captured)))
 
     # The moment before the update.
 

@@ -172,7 +172,7 @@ class ReplaySwitch:
         return f"{self.capture}{stop}{',continue=true' if self.goes_on else ''}"
 
 
-def switch_of(variables: Mapping[str, str]) -> Switch | None:
+def switch_of(environ: Mapping[str, str]) -> Switch | None:
     """Return the settings of an environment; None if the guard is not switched on there.
 
     A replay alone switches it on as well; it writes nothing, so that the output folder does not matter.
@@ -180,15 +180,21 @@ def switch_of(variables: Mapping[str, str]) -> Switch | None:
     Raises:
         UsageError: A setting is not valid.
     """
-    if text := variables.get(VARIABLE, ""):
+    if text := environ.get(VARIABLE, ""):
         return Switch.parsed(text)
-    return Switch(output="output") if variables.get(REPLAY_VARIABLE) else None
+    return Switch(output="output") if environ.get(REPLAY_VARIABLE) else None
 
 
 def report(text: str) -> None:
     """Print one line about the switch, for readers of the training output."""
     sys.stderr.write(f"ckpttool guard: {text}\n")
     sys.stderr.flush()
+
+
+def variables(switch: Switch, replay: ReplaySwitch | None = None) -> dict[str, str]:
+    """Return the variables of a training that is guarded, and begins with a captured step."""
+    guarded = {VARIABLE: str(switch)}
+    return guarded if replay is None else {**guarded, REPLAY_VARIABLE: str(replay)}
 
 
 def environment(
@@ -201,6 +207,5 @@ def environment(
         before: The environment without them.
         replay: The captured step with which the training begins.
     """
-    variables = {VARIABLE: str(switch)} if replay is None else {VARIABLE: str(switch), REPLAY_VARIABLE: str(replay)}
     # Without torch's autoload nothing would call us.
-    return {**dict(before), **variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    return {**dict(before), **variables(switch, replay), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}

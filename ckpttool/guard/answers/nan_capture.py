@@ -193,8 +193,11 @@ def _next(answer: Capture) -> tuple[str, ...]:
     """Return the commands that reproduce the step and, if the training stopped, resume it."""
     place = answer.path.rstrip("/")
     command = f"ckpttool guard replay {quote(place)} --entry MODULE:FUNCTION"
+    commands = [command]
+    if all(rank.level is CaptureLevel.FULL for rank in answer.ranks):
+        commands.append(f"ckpttool guard run --replay {quote(place)} -- TRAINING...")
     if answer.has_stopped is not True:
-        return (command,)
+        return tuple(commands)
     output = place.rpartition("/guard/captures/")[0] or "OUTPUT"
     log = quote(f"{output}/guard/events-*.jsonl")
-    return (command, f"ckpttool resolve {quote(output)} --log {log} --around-spike last")
+    return (*commands, f"ckpttool resolve {quote(output)} --log {log} --around-spike last")

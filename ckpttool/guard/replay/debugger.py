@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pdb
+import pdb  # noqa: T100  it is opened on request
 import sys
 import sysconfig
-from bdb import BdbQuit
 from types import FrameType
 
 _OURS = __file__.rpartition("/guard/")[0]
@@ -13,13 +12,13 @@ _FOREIGN = ("site-packages", "dist-packages", "<frozen", "<string>", sysconfig.g
 """Parts of file names of code that is not the training's own."""
 
 
-def open_debugger() -> None:
-    """Open a prompt at once in the innermost frame of the training's own code; `continue` goes on.
+def open_debugger() -> bool:
+    """Open a prompt at once in the innermost frame of the training's own code.
 
-    Raises:
-        BdbQuit: The user quit it.
+    Returns:
+        Whether the training continues; False: the user quit.
     """
-    _Debugger(nosigint=True).open(_own_frame())
+    return _Debugger(nosigint=True).open(_own_frame())
 
 
 def _own_frame() -> FrameType:
@@ -35,7 +34,7 @@ def _own_frame() -> FrameType:
 
 
 class _Debugger(pdb.Pdb):
-    def open(self, frame: FrameType) -> None:
+    def open(self, frame: FrameType) -> bool:
         """Ask for commands before anything else runs: `set_trace` would wait for the next line of the frame."""
         self.reset()
         above: FrameType | None = frame
@@ -44,7 +43,6 @@ class _Debugger(pdb.Pdb):
             self.botframe = above
             above = above.f_back
         self.interaction(frame, None)
-        if self.quitting:
-            raise BdbQuit
-        if self.breaks or self.stoplineno != -1:  # it is not `continue`
+        if not self.quitting and (self.breaks or self.stoplineno != -1):  # it is not `continue`
             sys.settrace(self.trace_dispatch)
+        return not self.quitting

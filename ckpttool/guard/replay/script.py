@@ -229,10 +229,8 @@ class ScriptReplay:
         owner = self._session
         if owner.is_over or owner.owner not in {None, self} or self._misfit is not None:
             return
-        if owner.owner is None:
-            self._load()
-            if self._misfit is not None:
-                return
+        if owner.owner is None and not self._loads():
+            return
         number, self._begun = self._begun, self._begun + 1
         count = len(self._captured.micro_batches)
         if number >= count:
@@ -279,8 +277,8 @@ class ScriptReplay:
 
     # The weights and everything else that exists before the step.
 
-    def _load(self) -> None:
-        """Put the captured state in place, on all ranks or on none."""
+    def _loads(self) -> bool:
+        """Put the captured state in place, on all ranks or on none, and return whether it fits this guard."""
         own, status, why = self._session, _FITS, ""
         try:
             self._part = own.part(self._ranks.own, self._ranks.world)
@@ -293,7 +291,7 @@ class ScriptReplay:
             others = [rank for rank, other in enumerate(everywhere) if other != _FITS]
             own.cannot(why or self._misfit or f"rank {others[0]} cannot")
         if status == _MISFIT:
-            return
+            return False
         self._captured, self._content = self._part.captured, self._part.content
         own.owner = self
         device = next((parameter.device for parameter in self._inner.parameters()), torch.device("cpu"))
@@ -312,6 +310,7 @@ class ScriptReplay:
             f"the first step is step {self._captured.step} of {own.request.capture}{notes}; no events and captures are "
             "written"
         )
+        return True
 
     def _misfit_of(self, content: Content) -> str | None:
         """Return why the capture is not one of this model and optimizer; None if it is."""
@@ -406,7 +405,9 @@ class ScriptReplay:
         from ckpttool.guard.replay.debugger import open_debugger
 
         report(f"the debugger opens {place}; `c` continues")
-        open_debugger()
+        if not open_debugger():
+            report("the training was ended in the debugger")
+            self._session.end(ExitCode.INCOMPLETE)
 
     # The result.
 
@@ -460,7 +461,7 @@ class ScriptReplay:
         settings = [f"{difference.what} {difference.captured} → {difference.here}" for difference in changed]
         text += f"; the environment differs: {', '.join(settings)}" if settings else "; the environment is the same"
         if self._differs:
-            text += "; the batch of guard.micro was replaced: pass every tensor that the loss uses"
+            text += "; check that the training passes every tensor of its loss to guard.micro"
         return text
 
 
