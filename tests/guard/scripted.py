@@ -2,8 +2,9 @@
 
 The gradients of one branch are not finite in the bad step, those of the other are: so equal bits prove something.
 Settings: `code` (a guard in the code), `accumulate`, `bf16`, `scaler`, `workers`, `steps`, `bad` (the step), `seed`,
-`draws` (how a loop gets its batches: `loader`, `list`, `tensors`), `fault` (a change of the replayed step: `weight`,
-`batch`, `random`, `late`), `clip`, `width`, `stops` (stop_on_capture), `inside` (the model returns its loss).
+`draws` (how a loop gets its batches: `loader`, `list`, `tensors`), `fault` (a change of the first step: a bit of a
+`weight`, the `batch` or its `labels`, or a random number drawn `inside` the model), `width`, `classes` (tensors more in
+a batch), `stops` (stop_on_capture), `inside` (the model returns its loss).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def dataset(settings: dict[str, Any], accumulate: int) -> TensorDataset:
     weights = torch.ones(count, 1)
     last = settings.get("bad", 0) * accumulate * BATCH  # the last sample of the last micro-batch of that step
     weights[max(last - 1, 0) : last] = float("nan") if settings.get("scaler") else 0.0
-    return TensorDataset(inputs, weights, targets)
+    more = [torch.zeros(count)] if settings.get("classes") else []
+    return TensorDataset(inputs, weights, targets, *more)
 
 
 def batches(settings: dict[str, Any], data: TensorDataset) -> Iterator[Any]:
@@ -70,20 +72,27 @@ def micro_batches(settings: dict[str, Any], drawn: Iterator[Any], accumulate: in
             yield next(drawn)
 
 
-def harmed(settings: dict[str, Any], model: nn.Module, batch: list[Tensor]) -> list[Tensor]:
+def _seed(*_: object) -> None:
+    torch.manual_seed(1)
+
+
+def harmed(fault: str | None, model: nn.Module, batch: list[Tensor]) -> list[Tensor]:
     """Change the replayed step, after everything was put in place."""
-    match settings.get("fault"):
+    inputs, weights, targets = batch[:3]
+    match fault:
         case "weight":
-            weight = next(model.parameters()).data
-            weight.view(torch.int32).view(-1)[3] ^= 1
-        case "random":
-            torch.rand(1)
+            next(model.parameters()).data.view(torch.int32).view(-1)[3] ^= 1
+        case "inside":
+            dropout = next(module for module in model.modules() if isinstance(module, nn.Dropout))
+            dropout.register_forward_pre_hook(_seed)
         case "batch":
-            inputs, *others = batch
             inputs = inputs.clone()
             inputs.view(torch.int32)[0, 0] ^= 1
-            return [inputs, *others]
-    return batch
+        case "labels":
+            targets = targets + 1
+        case _:
+            pass
+    return [inputs, weights, targets]
 
 
 def train(settings: dict[str, Any]) -> dict[str, Any]:
@@ -107,22 +116,22 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         guard = Guard(
             model, optimizer, output="output", scaler=scaler, stop_on_capture=settings.get("stops", False),
         )  # fmt: skip
-    drawn = batches(settings, data)
+    drawn, evaluated = batches(settings, data), torch.zeros(())
     for step in range(1, settings.get("steps", STEPS) + 1):
         for number, batch in enumerate(micro_batches(settings, drawn, accumulate)):
             harms = settings.get("fault") if step == 1 and number == accumulate - 1 else None
             if guard is None:
-                loss = compute(settings, model, harmed({"fault": harms}, model, batch)) / accumulate
+                loss = compute(settings, model, harmed(harms, model, batch)) / accumulate
                 scaler.scale(loss).backward()
                 continue
             with guard.micro(batch) as micro:
-                loss = compute(settings, model, harmed({"fault": harms}, model, batch)) / accumulate
+                loss = compute(settings, model, harmed(harms, model, batch)) / accumulate
                 micro.loss(loss)
                 scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         if guard is not None:
             guard.clip_(1.0)
-        elif settings.get("clip", True):
+        else:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
@@ -135,7 +144,7 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def compute(settings: dict[str, Any], model: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  a batch
-    inputs, weights, targets = batch
+    inputs, weights, targets = batch[:3]
     with torch.autocast("cpu", torch.bfloat16, enabled=settings.get("bf16", False)):
         if settings.get("inside"):
             return cast("Tensor", model(inputs, weights, targets=targets)["loss"])

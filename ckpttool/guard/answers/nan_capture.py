@@ -195,7 +195,7 @@ def _next(answer: Capture) -> tuple[str, ...]:
     command = f"ckpttool guard replay {quote(place)} --entry MODULE:FUNCTION"
     commands = [command]
     if all(rank.level is CaptureLevel.FULL for rank in answer.ranks):
-        commands.append(f"ckpttool guard run --replay {quote(place)} -- TRAINING...")
+        commands.append(f"ckpttool guard run --replay {quote(place)} -- COMMAND...")
     if answer.has_stopped is not True:
         return tuple(commands)
     output = place.rpartition("/guard/captures/")[0] or "OUTPUT"
