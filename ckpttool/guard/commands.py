@@ -181,7 +181,7 @@ def run(
 
 
 def _replay_request(path: str | None, stop: Stops | None, *, goes_on: bool) -> ReplaySwitch | None:
-    """Return the request for a replay, whose capture was found; None if there is none.
+    """Return the request for a replay, whose capture exists; None without `--replay`.
 
     Raises:
         CkptToolError: There is no capture, there are several, or the options need one.

@@ -74,7 +74,7 @@ def test_to_go_on_from_a_stop_is_advised_only_where_the_training_stopped(ends: s
         assert ("--around-spike last" in said) is (ends == "stopped")
         assert ("The training continued without this update" in said) is (ends == "went on")
         assert "ckpttool guard replay" in said
-    assert len(ask("nan", "inspect", str(capture), "--json").json["next"]) == 1 + (ends == "stopped")
+    assert len(ask("nan", "inspect", str(capture), "--json").json["next"]) == 2 + (ends == "stopped")
 
 
 def test_a_folder_of_captures_is_listed_where_one_was_to_be_looked_at(shipped: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from tests.nightly.borrowing import told, trainer_python
+from tests.nightly.borrowing import SCRIPTS, told, trainer_python
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 
@@ -44,6 +46,19 @@ class Run:
         entry = f"{self._script.removesuffix('.py')}:replay"
         done: Told = told(self._python, "nan_replay.py", str(capture), entry)
         return done
+
+    def by_itself(self, capture: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+        """Let the script begin with a captured step, on healthy data."""
+        usual = {"precision": "32", "accumulate": 1, "clip": 1.0, "steps": 4, "bad": {}}
+        script = SCRIPTS / self._script
+        return subprocess.run(
+            [self._python, str(script), str(capture.parent / "again"), json.dumps(usual | settings)],
+            env=os.environ | {"CKPTTOOL_GUARD_REPLAY": str(capture)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +175,34 @@ def test_a_step_that_was_not_finite_is_captured_and_comes_out_the_same_in_anothe
     (rank,) = again["ranks"]
     assert (rank["losses_equal"], rank["gradients_equal"]) == (accumulate, rank["gradients"])
     assert again["origin"]["kind"] == ("input" if kind == "inf" else "op")
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["in code", "by the environment"])
+@pytest.mark.parametrize(
+    ("precision", "accumulate", "kind"),
+    [("32", 1, "inf"), ("32", 3, "padding"), ("bf16", 3, "padding"), ("16", 2, "padding")],
+)
+def test_its_own_script_begins_with_the_captured_step(  # noqa: PLR0917  as parametrized
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    accumulate: int,
+    kind: str,
+    *,
+    without: bool,
+) -> None:
+    settings = {"precision": precision, "accumulate": accumulate, "without": without}
+    if without:
+        monkeypatch.setenv("CKPTTOOL_GUARD", str(tmp_path))
+    run(tmp_path, bad={"3": kind}, steps=4, **settings)
+    monkeypatch.delenv("CKPTTOOL_GUARD", raising=False)
+    done = run.by_itself(tmp_path / "guard/captures/nan-at-00000003", **settings)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    equal = f"{accumulate} of {accumulate} losses and 6 of 6 gradients are equal in every bit"
+    assert f"step 3 was reproduced: {equal}" in done.stderr
+    other = run.by_itself(tmp_path / "guard/captures/nan-at-00000003", **settings | {"accumulate": accumulate + 1})
+    assert (other.returncode, "begins another one before its update" in other.stderr) == (14, True), other.stderr
 
 
 def test_lightning_that_may_not_stop_yet_ends_by_an_error_two_dropped_steps_later(

@@ -117,8 +117,8 @@ class CaptureStore:
             rank: Rank of this process.
             world_size: Number of ranks that train together.
             settings: The data to capture, and the budget.
-            optimizer: The optimizer, whose state is captured if it fits; the disk must also have room for two copies of it,
-                for the next checkpoint.
+            optimizer: The optimizer, whose state is captured if it fits; the disk must also have room for two more
+                copies of it, for the next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"
         self._model = unwrapped(model)

@@ -71,7 +71,7 @@ def _folders(storage: Storage, place: str) -> list[str]:
 
 
 def records(path: str) -> list[RankCapture]:
-    """Return the readable records of a capture, by rank, without a look at their tensors."""
+    """Return the readable records of a capture, by rank; their tensors are not read."""
     storage = open_storage(path)
     readable = []
     numbers = [rank_of_record(entry.name) for entry in storage.entries("")]
