@@ -107,6 +107,9 @@ class Policies(str, Enum):
     {
         0: "The command exited with 0; its other exit codes are passed through.",
         2: "A setting is wrong; nothing was started.",
+        10: "--replay: the step was not reproduced.",
+        12: "--replay: there is no capture of a step that was not finite.",
+        14: "--replay: the step cannot be replayed.",
     }
 )
 @grouped
@@ -132,14 +135,15 @@ def run(
         int, _option(help="Check matrix products at this interval; 0: never.", metavar="STEPS", min=0)
     ] = 0,
     stop_on_capture: Annotated[
-        bool, _option("--stop-on-capture", help="End the training at the first capture with weights.")
+        bool, _option("--stop-on-capture", help="End the run at the first capture with weights.")
     ] = False,
     replay: Annotated[
         str | None,
-        _replay_option(help="Begin with this captured step, compare it bit for bit, and end.", metavar="CAPTURE"),
+        _replay_option(help="Begin the run with this captured step, compare it, and exit.", metavar="CAPTURE"),
     ] = None,
     stop: Annotated[
-        Stops | None, _replay_option(help="Open the debugger before or after the replayed step's passes.")
+        Stops | None,
+        _replay_option(help="Open the debugger before the replayed forward pass, or after the last backward pass."),
     ] = None,
     goes_on: Annotated[
         bool, _replay_option("--continue", help="Continue the training after the replayed step.")
@@ -147,8 +151,8 @@ def run(
 ) -> None:
     """Start a training run with the guard on, without changing its code.
 
-    Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment. With
-    --replay, exit code 0 means that every loss and gradient was equal, 10 not equal, 14 impossible.
+    Sets CKPTTOOL_GUARD and runs the command. ckpttool and torch 2.6 or later must be installed in its environment.
+    --replay begins the run with a captured step, and exits with 0 if every loss and gradient is equal bit for bit.
 
     Example: ckpttool guard run --policy zscore -- torchrun --nproc-per-node 8 train.py
     """

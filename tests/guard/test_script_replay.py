@@ -78,7 +78,7 @@ def test_the_step_comes_out_in_every_bit_and_ends_the_training(in_code: Path) ->
     done = run(in_code, {**IN_CODE, "seed": 7}, replay="output")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr.splitlines() == [
-        "ckpttool guard: the first step is step 4 of output; no events and captures are written",
+        "ckpttool guard: this step is step 4 of output; no events and captures are written",
         f"ckpttool guard: step 4 was reproduced: {EQUAL}; not finite: side.weight, side.bias",
     ]
 
@@ -126,7 +126,7 @@ def test_a_change_of_the_weights_in_the_file_is_noticed_before_the_training_begi
         ({"width": 32}, "the training's model has another parameter main.0.weight"),
         ({"accumulate": 4}, "the captured step has 3 micro-batches, and this training begins another one"),
         ({"accumulate": 1}, "the captured step has 3 micro-batches, and this training updates after 1"),
-        ({"steps": 0}, "was not replayed: the training ended before the end of its first step"),
+        ({"steps": 0}, "was not replayed: the training ended before the end of the step"),
         ({"classes": 3}, "micro-batch 1 differs from the captured one: batch has 4 items, the captured one 3"),
     ],
 )
@@ -198,6 +198,15 @@ def test_two_ranks_replay_their_own_parts(guard: dict[str, Any], tmp_path: Path)
     (tmp_path / CAPTURE / "r00001.json").unlink()
     done = run(tmp_path, settings, *TORCHRUN, replay="output")
     assert (done.returncode, "has no files of rank 1" in done.stderr) == (1, True)
+
+
+@pytest.mark.slow
+def test_three_ranks_let_ddp_arrange_its_buckets_first(tmp_path: Path) -> None:
+    settings, three = {"code": True, "width": 300}, (*TORCHRUN[:-2], "3", "--no-python")
+    captured(tmp_path, settings, *three)
+    done = run(tmp_path, {**settings, "seed": 7}, *three, replay="output")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("step 4 was reproduced: 1 of 1 losses and 8 of 8 gradients") == 3
 
 
 def test_a_training_ends_at_its_first_capture(tmp_path: Path) -> None:

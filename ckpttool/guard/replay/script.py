@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _FITS, _MISFIT, _CANNOT = range(3)
 """Results of putting the weights in place, the worst last: the ranks exchange them."""
 
+_ORDER_IS_FREE = 2
+"""Number of ranks whose sum has the same bits in any order."""
+
 _MOST_NAMED = 3
 
 _MOST_NODES = 100
@@ -135,6 +138,10 @@ class Session:
             return []
         return [drawn["item"] for drawn in part.content.drawn if drawn["loader"] == loader]
 
+    def begin_again(self) -> None:
+        """Let every data loader return the captured items again."""
+        self._positions.clear()
+
     # The loss scaler.
 
     def scale(self, scaler: torch.amp.GradScaler) -> None:
@@ -153,7 +160,7 @@ class Session:
     def _at_exit(self) -> None:
         if self.is_over or os.getpid() != self._pid or hasattr(sys, "last_type"):
             return  # or an error of its own ended the training
-        report(f"{self.request.capture} was not replayed: the training ended before the end of its first step")
+        report(f"{self.request.capture} was not replayed: the training ended before the end of the step")
         sys.stdout.flush()
         os._exit(ExitCode.INCOMPLETE)  # an exit code cannot be changed otherwise at this point
 
@@ -205,7 +212,8 @@ class ScriptReplay:
         self._encode = encode_batch or _unchanged
         self._set_step = set_step
         self._misfit: str | None = None
-        self._steps = 0
+        self._is_misfit_for_good = False
+        self._steps = 0  # before the captured one
         self._begun = 0
         self._losses: dict[int, LossBits] = {}
         self._is_compiled = False
@@ -229,7 +237,7 @@ class ScriptReplay:
         owner = self._session
         if owner.is_over or owner.owner not in {None, self} or self._misfit is not None:
             return
-        if owner.owner is None and not self._loads():
+        if owner.owner is None and (self._is_rehearsal() or not self._loads()):
             return
         number, self._begun = self._begun, self._begun + 1
         count = len(self._captured.micro_batches)
@@ -261,9 +269,13 @@ class ScriptReplay:
         if own.is_over:
             return
         if own.owner is not self:
-            self._steps += 1
-            if own.owner is None and self._misfit is not None and self._steps > 1:
+            if self._is_rehearsal():
+                own.begin_again()
+                report("the first step only lets DDP arrange its buckets; the next step is the captured one")
+            elif own.owner is None and self._misfit is not None and self._is_misfit_for_good:
                 own.cannot(self._misfit)
+            self._is_misfit_for_good = self._misfit is not None
+            self._steps += 1
             return
         if own.request.stop == "after" and self._opens_debugger():
             self._debug(f"after the last backward pass of step {self._captured.step}")
@@ -274,6 +286,15 @@ class ScriptReplay:
         if not own.request.goes_on:
             own.end(code)
         report("the training continues; it is guarded, but writes no events and captures")
+
+    def _is_rehearsal(self) -> bool:
+        """Return whether the current step comes before the captured one.
+
+        DDP rearranges its buckets after its first backward pass. With more than two ranks, the arrangement decides in
+        which order a gradient is summed.
+        """
+        is_ddp = isinstance(self._model, nn.parallel.DistributedDataParallel)
+        return is_ddp and self._steps == 0 and self._ranks.world > _ORDER_IS_FREE
 
     # The weights and everything else that exists before the step.
 
@@ -307,7 +328,7 @@ class ScriptReplay:
             self._model.register_forward_hook(self._computed)
         notes = "".join(f"; {note}" for note in self._notes)
         report(
-            f"the first step is step {self._captured.step} of {own.request.capture}{notes}; no events and captures are "
+            f"this step is step {self._captured.step} of {own.request.capture}{notes}; no events and captures are "
             "written"
         )
         return True
