@@ -142,6 +142,7 @@ class Guard:
         sinks: Sequence[Emit] = (),
         step: int = 0,
         stop_on_capture: bool = False,
+        trainer_drops: bool = False,
     ) -> None:
         """Register the guard on an optimizer.
 
@@ -168,6 +169,8 @@ class Guard:
             sinks: Further receivers of events.
             step: Number of steps that the training run did before.
             stop_on_capture: Whether the first capture with weights ends the training, before another step changes them.
+            trainer_drops: Whether the trainer calls `decide` and drops the update if that returns False, as engines do
+                that own their gradients. The guard then neither hooks into the optimizer nor changes a gradient.
 
         Raises:
             UsageError: Updates of this optimizer cannot be dropped, or a setting is not valid.
@@ -176,13 +179,16 @@ class Guard:
         self.mode = GuardMode(mode)
         self.model = model
         self.optimizer = innermost(optimizer)
-        if self.mode is GuardMode.ACT:
+        self._trainer_drops = trainer_drops
+        if self.mode is GuardMode.ACT and not trainer_drops:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
         """Number of steps so far, applied or not: the number of the last step."""
         self._began = self.step  # here, or at the restored step
         self.applied = True
         """Whether the last update was applied. Check it if the learning rate must not advance after a drop."""
+        self.limit: float | None = None
+        """The norm to which a trainer that drops updates itself has to clip the last one; None: the policy set none."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
         self.switched_on = "code"
@@ -222,7 +228,7 @@ class Guard:
         self._hook: RemovableHandle | None = None
         GUARDED.add(self.optimizer)
         self._replay = self._requested_replay(encode_batch)  # None: the environment requests none
-        if hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it is watched, and the trainer calls `decide`
+        if not trainer_drops and hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
 
@@ -310,7 +316,9 @@ class Guard:
             full_norm = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
         except (TypeError, ValueError, RuntimeError):
             raise UsageError(f"a norm must be a number or a tensor with one element, not {norm!r}") from None
-        self._clip(self._decide(full_norm), full_norm)
+        self.limit = self._decide(full_norm)
+        if not self._trainer_drops:
+            self._clip(self.limit, full_norm)
         return self.applied
 
     def _clip(self, most: float | None, norm: Tensor) -> None:

@@ -258,10 +258,10 @@ def _clipping(automatic: Automatic) -> None:
 
 
 def _trainers(switch: Switch) -> None:
-    """Attach the adapter to each Hugging Face `Trainer`, once that class is imported."""
+    """Attach the adapter of a trainer to each of its objects, once the trainer is imported."""
     from wrapt import register_post_import_hook
 
-    def patch(module: Any) -> None:
+    def hugging_face(module: Any) -> None:
         def attach_to(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
             from ckpttool.guard.adapters.huggingface import attach
 
@@ -269,4 +269,36 @@ def _trainers(switch: Switch) -> None:
 
         _after(module.Trainer, "__init__", attach_to)
 
-    register_post_import_hook(patch, "transformers.trainer")
+    def deepspeed(module: Any) -> None:
+        def attach_to(engine: Any, *_args: Any, **_kwargs: Any) -> None:
+            from ckpttool.guard.adapters.deepspeed import attach
+
+            if engine.optimizer is not None:  # otherwise it evaluates
+                attach_if_possible(lambda: attach(engine, switched_on=VARIABLE, **switch.arguments()))
+
+        _after(module.DeepSpeedEngine, "__init__", attach_to)
+
+    def megatron(module: Any) -> None:
+        original = module.get_megatron_optimizer
+
+        @functools.wraps(original)
+        def get_megatron_optimizer(config: Any, model_chunks: Any, *args: Any, **kwargs: Any) -> Any:
+            from ckpttool.guard.adapters.megatron import attach
+
+            optimizer = original(config, model_chunks, *args, **kwargs)
+            attach_if_possible(lambda: attach(model_chunks, optimizer, switched_on=VARIABLE, **switch.arguments()))
+            return optimizer
+
+        module.get_megatron_optimizer = get_megatron_optimizer
+
+    def attach_if_possible(attach: Callable[[], Guard]) -> None:
+        try:
+            guard = attach()
+        except CkptToolError as error:
+            report(f"not guarded: {error}")
+            return
+        report(f"{type(guard.model).__name__} is guarded, by {VARIABLE}; events: {switch.output}/guard")
+
+    register_post_import_hook(hugging_face, "transformers.trainer")
+    register_post_import_hook(deepspeed, "deepspeed.runtime.engine")
+    register_post_import_hook(megatron, "megatron.core.optimizer")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ckpttool.guard.adapters import deepspeed
 from ckpttool.guard.capture.compute import LossFunction
 from ckpttool.guard.capture.store import CaptureSettings
 from ckpttool.guard.step import Guard, GuardStop
@@ -36,6 +37,9 @@ class Attached:
         """Insert the guard between the optimizer and its gradients."""
         trainer, step = self._trainer, self._trainer.state.global_step
         self.stopped = None
+        if deepspeed.is_engine(trainer.model_wrapped):
+            self._begin_in_engine(saved)
+            return
         if self.guard is None or self.guard.optimizer is not getattr(trainer.optimizer, "optimizer", None):
             settings = {"scaler": trainer.accelerator.scaler, "step": step, **self._settings}
             switched_on = settings.pop("switched_on", "code")
@@ -47,6 +51,13 @@ class Attached:
         if step:
             self.guard.restore(saved)
         self._wrap(self.guard)
+
+    def _begin_in_engine(self, saved: Any) -> None:
+        """Let DeepSpeed's engine drop updates: it steps inside `training_step`."""
+        self.guard = deepspeed.attach(self._trainer.model_wrapped, **self._settings)
+        self.guard.on_stop = self._stop
+        if self._trainer.state.global_step:
+            self.guard.restore(saved)
 
     @staticmethod
     def _loss_of(step: Callable[..., Tensor]) -> LossFunction:
