@@ -343,7 +343,8 @@ def _free_bytes(folder: str) -> int | None:
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
     """Restore the current buffers afterwards: a guard in watch mode keeps the changes of the step."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    # By name: Megatron-core's wrapper has a list where a module has the method `buffers`.
+    buffers = [(buffer, buffer.detach().clone()) for _, buffer in model.named_buffers()]
     try:
         yield
     finally:
