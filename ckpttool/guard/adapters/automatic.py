@@ -274,7 +274,7 @@ def _trainers(switch: Switch) -> None:
             from ckpttool.guard.adapters.deepspeed import attach
 
             if engine.optimizer is not None:  # otherwise it evaluates
-                attach_if_possible(lambda: attach(engine, switched_on=VARIABLE, **switch.arguments()))
+                attach_if_possible(functools.partial(attach, engine))
 
         _after(module.DeepSpeedEngine, "__init__", attach_to)
 
@@ -286,18 +286,24 @@ def _trainers(switch: Switch) -> None:
             from ckpttool.guard.adapters.megatron import attach
 
             optimizer = original(config, model_chunks, *args, **kwargs)
-            attach_if_possible(lambda: attach(model_chunks, optimizer, switched_on=VARIABLE, **switch.arguments()))
+            attach_if_possible(functools.partial(attach, model_chunks, optimizer))
             return optimizer
 
         module.get_megatron_optimizer = get_megatron_optimizer
 
-    def attach_if_possible(attach: Callable[[], Guard]) -> None:
+    attached: list[Guard] = []
+
+    def attach_if_possible(attach: Callable[..., Guard]) -> None:
+        arguments = switch.arguments()
+        if attached:  # each has events of its own
+            arguments["output"] = f"{switch.output}/model-{len(attached) + 1}"
         try:
-            guard = attach()
+            guard = attach(switched_on=VARIABLE, **arguments)
         except CkptToolError as error:
             report(f"not guarded: {error}")
             return
-        report(f"{type(guard.model).__name__} is guarded, by {VARIABLE}; events: {switch.output}/guard")
+        attached.append(guard)
+        report(f"{type(guard.model).__name__} is guarded, by {VARIABLE}; events: {arguments['output']}/guard")
 
     register_post_import_hook(hugging_face, "transformers.trainer")
     register_post_import_hook(deepspeed, "deepspeed.runtime.engine")
