@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sysconfig
 import venv
@@ -11,6 +12,11 @@ from typing import Any
 
 import pytest
 
+DEEPSPEED = "0.19.8"
+DEEPSPEED_NEEDS = (
+    "annotated-types", "einops", "hjson", "msgpack", "ninja", "packaging", "psutil", "py-cpuinfo", "pydantic",
+    "pydantic-core", "setuptools<80", "tqdm", "typing-extensions", "typing-inspection", "wheel",
+)  # fmt: skip
 SCRIPTS = Path(__file__).resolve().parent / "inject"
 
 
@@ -35,6 +41,17 @@ def trainer_python(home: Path, *packages: str, borrows: bool = True) -> str:
     )
     if done.returncode:
         pytest.skip(f"cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return python
+
+
+def deepspeed_python(home: Path, *packages: str) -> str:
+    """Make such an environment with DeepSpeed, whose build needs its helpers first."""
+    python = trainer_python(home, *DEEPSPEED_NEEDS, *packages)
+    build = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", f"deepspeed=={DEEPSPEED}"]
+    environment = os.environ | {"DS_BUILD_OPS": "0"}
+    done = subprocess.run(build, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"DeepSpeed cannot be installed: {done.stderr.strip().splitlines()[-1]}")
     return python
 
 

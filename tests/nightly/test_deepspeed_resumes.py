@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
 import subprocess
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from ckpttool.core.domain.data_position import GoesOn
+from tests.nightly.borrowing import deepspeed_python
 from tests.support.answers import plan
 
 SCRIPT = Path(__file__).with_name("train_deepspeed.py")
-VERSION = "0.19.8"
-BESIDE = (
-    "einops", "hjson", "msgpack", "ninja", "packaging", "psutil", "py-cpuinfo", "pydantic", "setuptools<80", "tqdm",
-    "wheel",
-)  # fmt: skip
 RANKS = 2
 SAMPLES = 8  # a step: two ranks, two micro batches of two
 
@@ -31,20 +25,7 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ins
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with DeepSpeed, which borrows torch from this one."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None or torch.origin is None:
-        pytest.skip("torch is not installed")
-    home = tmp_path_factory.mktemp("deepspeed") / "venv"
-    venv.create(home, with_pip=True)
-    (packages,) = home.glob("lib/python*/site-packages")
-    (packages / "borrowed.pth").write_text(str(Path(torch.origin).parent.parent))
-    install = [str(home / "bin/python"), "-m", "pip", "install", "-q"]
-    for wanted in (BESIDE, ("--no-deps", "--no-build-isolation", f"deepspeed=={VERSION}")):
-        environment = os.environ | {"DS_BUILD_OPS": "0"}
-        done = subprocess.run([*install, *wanted], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"{wanted} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-    return home / "bin/python"
+    return Path(deepspeed_python(tmp_path_factory.mktemp("deepspeed") / "venv"))
 
 
 def start(python: Path, *arguments: str, stage: int) -> dict[str, object]:

@@ -87,7 +87,9 @@ def _zero_optimizer(engine: Any) -> Any:
             "Guard(engine, optimizer, mode='watch')"
         )
     if not all(hasattr(zero, name) for name in ("_update_scale", "loss_scaler", "overflow", "optimizer")):
-        raise UsageError(f"{type(zero).__name__} has no overflow path that ckpttool knows: its updates cannot be dropped")
+        raise UsageError(
+            f"{type(zero).__name__} has no overflow path that ckpttool knows: its updates cannot be dropped"
+        )
     return zero
 
 

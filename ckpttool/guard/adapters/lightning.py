@@ -12,6 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ckpttool.guard.adapters import deepspeed
+from ckpttool.guard.gradients import innermost
 from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
 from ckpttool.guard.switch import VARIABLE
 
@@ -34,6 +36,7 @@ class LightningGuard(Callback):
         self.guards: tuple[Guard, ...] = ()
         """One guard per optimizer, from the start of `fit` on."""
         self._settings = settings
+        self._engine: Guard | None = None  # the only guard, if DeepSpeed's engine calls it
         self._saved: list[Any] = []
         self._micros: list[MicroBatch] = []
         self._unheard = 0
@@ -44,7 +47,7 @@ class LightningGuard(Callback):
         Raises:
             UsageError: The training cannot be guarded, or a setting is invalid.
         """
-        if [guard.optimizer for guard in self.guards] != trainer.optimizers:
+        if [guard.optimizer for guard in self.guards] != [innermost(optimizer) for optimizer in trainer.optimizers]:
             self.guards = tuple(self._guard(trainer, optimizer) for optimizer in trainer.optimizers)
         if trainer.global_step:
             for guard, saved in zip_longest(self.guards, self._saved[: len(self.guards)]):
@@ -65,9 +68,11 @@ class LightningGuard(Callback):
         pl_module.training_step = training_step
 
     def _guard(self, trainer: Trainer, optimizer: Optimizer) -> Guard:
-        guard = Guard(
-            trainer.strategy.model, optimizer, scaler=_scaler(trainer), step=trainer.global_step, **self._settings
-        )
+        model = trainer.strategy.model
+        if deepspeed.is_engine(model):
+            guard = self._engine = deepspeed.attach(model, **self._settings)
+        else:
+            guard = Guard(model, optimizer, scaler=_scaler(trainer), step=trainer.global_step, **self._settings)
 
         def stop(stopped: GuardStop) -> None:
             trainer.should_stop = True
@@ -80,7 +85,8 @@ class LightningGuard(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a micro-batch, as the model receives it: on its device, and augmented."""
-        self._micros = [guard.micro(batch, index=batch_idx) for guard in self.guards]
+        called = [guard for guard in self.guards if guard is not self._engine]
+        self._micros = [guard.micro(batch, index=batch_idx) for guard in called]
         for micro in self._micros:
             micro.__enter__()
 
@@ -94,7 +100,7 @@ class LightningGuard(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Decide on the update; a drop takes effect when the optimizer begins its step."""
         for guard in self.guards:
-            if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
+            if guard is not self._engine and guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
                 self._unheard *= not guard.applied
 
@@ -144,7 +150,7 @@ class AutomaticLightningGuard(LightningGuard):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Guard the optimizers, unless the training code guards one."""
-        if all(optimizer not in GUARDED for optimizer in trainer.optimizers) or self.guards:
+        if all(innermost(optimizer) not in GUARDED for optimizer in trainer.optimizers) or self.guards:
             super().on_train_start(trainer, pl_module)
 
     def _guard(self, trainer: Trainer, optimizer: Optimizer) -> Guard:

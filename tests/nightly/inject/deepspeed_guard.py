@@ -131,7 +131,9 @@ def train(folder, asked):
 
 
 def main(folder, cases):
-    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # torch's CPU can, and DeepSpeed refuses it
+    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: (
+        True
+    )  # torch's CPU can, and DeepSpeed refuses it
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     for name, asked in cases.items():
         train(Path(folder, name), asked)
