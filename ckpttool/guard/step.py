@@ -123,6 +123,11 @@ class Guard:
     It raises only `GuardStop`: a failure inside is reported as an event, and the update is applied.
     """
 
+    switched_on = "code"
+    """How the guard was switched on: by the training code, or by the environment variable."""
+    limit: float | None = None
+    """The norm to which a trainer that drops updates itself has to clip the last one; None: the policy set none."""
+
     def __init__(  # noqa: PLR0913, PLR0915  all have defaults, and callers name them; it makes the parts of a guard
         self,
         model: nn.Module,
@@ -187,12 +192,8 @@ class Guard:
         self._began = self.step  # here, or at the restored step
         self.applied = True
         """Whether the last update was applied. Check it if the learning rate must not advance after a drop."""
-        self.limit: float | None = None
-        """The norm to which a trainer that drops updates itself has to clip the last one; None: the policy set none."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
-        self.switched_on = "code"
-        """How the guard was switched on: by the training code, or by the environment variable."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         encode_batch = None if capture is None else capture.encode_batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +35,7 @@ def run(python: str, script: str, folder: Path, asked: object, *names: str, guar
 def changeless(rank: dict[str, Any]) -> list[int]:
     """Return the steps after which all that a rank trains was the same in every bit as before."""
     seen = rank["seen"]
-    return [after["step"] for before, after in zip(seen, seen[1:], strict=False) if before["bits"] == after["bits"]]
+    return [after["step"] for before, after in pairwise(seen) if before["bits"] == after["bits"]]
 
 
 def bits(ranks: list[dict[str, Any]]) -> list[list[str]]:

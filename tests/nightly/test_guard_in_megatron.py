@@ -1,4 +1,4 @@
-"""The guard around the optimizers of the real Megatron-core, on two ranks: an update is dropped as if an Inf was found."""
+"""The guard in the real Megatron-core, on two ranks: an update is dropped as if an Inf was found."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.nightly.borrowing import SCRIPTS, told, trainer_python
+from tests.nightly.engines import changeless
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 
@@ -247,3 +248,17 @@ def test_the_loop_that_the_manual_has_for_accelerate_drops_replays_and_resumes(
     assert answer["findings"] == []
     second = run(tmp_path, precision=precision, bad=None, resume=True)
     assert (second["began"], second["step"], second["dropped"], second["events"]) == (6, 12, 1, [])
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_the_environment_alone_guards_a_loop_with_accelerate(
+    precision: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run("accelerate_guard.py", tmp_path_factory.mktemp("accelerate"))
+    plain = run(tmp_path, precision=precision, bad=None, without=True)
+    monkeypatch.setenv("CKPTTOOL_GUARD", str(tmp_path / "events"))
+    assert run(tmp_path, precision=precision, bad=None, without=True) == plain
+    assert changeless(run(tmp_path, precision=precision, bad=5, without=True)) == [3]
+    lines = (tmp_path / "events" / "guard" / "events-00000.jsonl").read_text().splitlines()
+    dropped = [event for line in lines if (event := json.loads(line))["kind"] == "nonfinite"]
+    assert [event["step"] for event in dropped] == [3]

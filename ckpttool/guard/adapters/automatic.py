@@ -261,24 +261,38 @@ def _trainers(switch: Switch) -> None:
     """Attach the adapter of a trainer to each of its objects, once the trainer is imported."""
     from wrapt import register_post_import_hook
 
-    def hugging_face(module: Any) -> None:
-        def attach_to(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
-            from ckpttool.guard.adapters.huggingface import attach
+    engines = _Engines(switch)
+    register_post_import_hook(functools.partial(_hugging_face, switch), "transformers.trainer")
+    register_post_import_hook(engines.deepspeed, "deepspeed.runtime.engine")
+    register_post_import_hook(engines.megatron, "megatron.core.optimizer")
 
-            attach(trainer, switched_on=VARIABLE, **switch.arguments())
 
-        _after(module.Trainer, "__init__", attach_to)
+def _hugging_face(switch: Switch, module: Any) -> None:
+    def attach_to(trainer: Any, *_args: Any, **_kwargs: Any) -> None:
+        from ckpttool.guard.adapters.huggingface import attach
 
-    def deepspeed(module: Any) -> None:
+        attach(trainer, switched_on=VARIABLE, **switch.arguments())
+
+    _after(module.Trainer, "__init__", attach_to)
+
+
+class _Engines:
+    """Attaches the adapters of engines that own their gradients."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._guards: list[Guard] = []
+
+    def deepspeed(self, module: Any) -> None:
         def attach_to(engine: Any, *_args: Any, **_kwargs: Any) -> None:
             from ckpttool.guard.adapters.deepspeed import attach
 
             if engine.optimizer is not None:  # otherwise it evaluates
-                attach_if_possible(functools.partial(attach, engine))
+                self._attach(attach, engine)
 
         _after(module.DeepSpeedEngine, "__init__", attach_to)
 
-    def megatron(module: Any) -> None:
+    def megatron(self, module: Any) -> None:
         original = module.get_megatron_optimizer
 
         @functools.wraps(original)
@@ -286,25 +300,19 @@ def _trainers(switch: Switch) -> None:
             from ckpttool.guard.adapters.megatron import attach
 
             optimizer = original(config, model_chunks, *args, **kwargs)
-            attach_if_possible(functools.partial(attach, model_chunks, optimizer))
+            self._attach(attach, model_chunks, optimizer)
             return optimizer
 
         module.get_megatron_optimizer = get_megatron_optimizer
 
-    attached: list[Guard] = []
-
-    def attach_if_possible(attach: Callable[..., Guard]) -> None:
-        arguments = switch.arguments()
-        if attached:  # each has events of its own
-            arguments["output"] = f"{switch.output}/model-{len(attached) + 1}"
+    def _attach(self, attach: Callable[..., Guard], *trained: Any) -> None:
+        arguments = self._switch.arguments()
+        if self._guards:  # each has events of its own
+            arguments["output"] = f"{self._switch.output}/model-{len(self._guards) + 1}"
         try:
-            guard = attach(switched_on=VARIABLE, **arguments)
+            guard = attach(*trained, switched_on=VARIABLE, **arguments)
         except CkptToolError as error:
             report(f"not guarded: {error}")
             return
-        attached.append(guard)
+        self._guards.append(guard)
         report(f"{type(guard.model).__name__} is guarded, by {VARIABLE}; events: {arguments['output']}/guard")
-
-    register_post_import_hook(hugging_face, "transformers.trainer")
-    register_post_import_hook(deepspeed, "deepspeed.runtime.engine")
-    register_post_import_hook(megatron, "megatron.core.optimizer")

@@ -55,7 +55,7 @@ def attach(engine: nn.Module, **settings: Any) -> Guard:
     if _stage(engine) > _UNPARTITIONED:
         arguments["capture"] = None  # no rank has complete weights
     scaler = EngineScale(lambda: zero.loss_scale) if zero.loss_scaler.dynamic else None
-    guard = Guard(engine, zero.optimizer, scaler=scaler, **arguments)  # type: ignore[arg-type]  it has the two methods
+    guard = Guard(engine, zero.optimizer, scaler=scaler, **arguments)  # type: ignore[arg-type]  # it has both methods
     guard.switched_on = switched_on
     _GUARDS[engine] = guard
     engine.register_forward_pre_hook(lambda *_: _count_as(engine, guard))

@@ -46,7 +46,7 @@ def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any, **settings: A
     if not inner:
         raise UsageError("Megatron-core has no parameters to train on this rank: its updates cannot be guarded")
     scaler = EngineScale(lambda: float(optimizer.get_loss_scale())) if _has_dynamic_scale(optimizer) else None
-    guard = Guard(whole, inner[0], scaler=scaler, **arguments)  # type: ignore[arg-type]  it has the two methods
+    guard = Guard(whole, inner[0], scaler=scaler, **arguments)  # type: ignore[arg-type]  # it has both methods
     guard.switched_on = switched_on
     for part in inner:
         GUARDED.add(part)

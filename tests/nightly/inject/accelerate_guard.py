@@ -1,7 +1,8 @@
 """Train a little in a loop with Accelerate and the guard, as the manual has it, and print as JSON what came of it.
 
 python accelerate_guard.py FOLDER JSON: the settings are `precision` (no or bf16), `bad` (the micro-batch, from 0, that
-holds a NaN, or null) and `resume` (whether to go on from the state that the run before saved).
+holds a NaN, or null), `resume` (whether to go on from the state that the run before saved) and `without` (no guard in
+the code: then it prints the bits of weights and moments after each step).
 """
 
 import json
@@ -105,5 +106,34 @@ def main(folder, asked):
     }
 
 
+def unguarded(asked):
+    """Train as a loop that knows no guard."""
+    torch.manual_seed(0)
+    accelerator = Accelerator(mixed_precision=asked["precision"], gradient_accumulation_steps=ACCUMULATE, cpu=True)
+    items = torch.randn(BATCH * MICRO_BATCHES, 6, generator=torch.Generator().manual_seed(3))
+    if asked["bad"] is not None:
+        items[asked["bad"] * BATCH, 0] = math.nan
+    model = Net()
+    loader = torch.utils.data.DataLoader(items, batch_size=BATCH)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01), loader)
+    bits = []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model, batch))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            moments = [value for each in optimizer.state_dict()["state"].values() for value in each.values()]
+            values = [*model.parameters(), *model.buffers(), *moments]
+            bits.append([value.detach().numpy().tobytes().hex() for value in values])
+    return {"seen": [{"step": step, "bits": each} for step, each in enumerate(bits, 1)]}
+
+
 if __name__ == "__main__":
+    settings = json.loads(sys.argv[2])
+    if settings.get("without"):
+        print(json.dumps(unguarded(settings)))
+        sys.exit()
     print(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]))))

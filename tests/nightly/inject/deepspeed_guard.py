@@ -1,8 +1,9 @@
 """Train a little with DeepSpeed and the guard, one process per rank, several times, and write as JSON what happened.
 
-torchrun deepspeed_guard.py FOLDER JSON: settings by name, and each rank writes FOLDER/NAME/rankN.json. They are `stage`, `precision` (32, bf16 or 16), `accumulate`, `steps`,
-`clip`, `bad` (by step: inf, loss or spike, on rank 1 alone), `without` (no guard in the code), `mode`, `policy` (zclip
-or a threshold) and `scale` (the power of two with which the loss scale begins).
+torchrun deepspeed_guard.py FOLDER JSON: settings by name, and each rank writes FOLDER/NAME/rankN.json. They are
+`stage`, `precision` (32, bf16 or 16), `accumulate`, `steps`, `clip`, `bad` (by step: inf, loss or spike, on rank 1
+alone), `without` (no guard in the code), `mode`, `policy` (zclip or a threshold) and `scale` (the power of two with
+which the loss scale begins).
 """
 
 import hashlib
@@ -76,8 +77,8 @@ def digest(engine):
     state = [value for each in zero.optimizer.state.values() for value in each.values()]
     together = hashlib.sha256()
     for value in (*weights, *parts, *state, *engine.module.buffers()):
-        value = torch.as_tensor(value).detach().contiguous().reshape(-1)
-        together.update(value.view(torch.uint8).numpy().tobytes())
+        flat = torch.as_tensor(value).detach().contiguous().reshape(-1)
+        together.update(flat.view(torch.uint8).numpy().tobytes())
     return together.hexdigest()
 
 

@@ -2,8 +2,8 @@
 
 torchrun megatron_guard.py FOLDER JSON: settings by name, and each rank writes FOLDER/NAME/rankN.json. They are
 `precision` (32, bf16 or 16), `distributed` (the distributed optimizer), `tensor` (the ranks share a model instead of
-the data), `experts` (a second optimizer), `steps`, `clip`, `bad` (by step: inf or spike, on rank 1 alone), `without` (no guard in the code), `mode`,
-`policy` (zclip or a threshold) and `scale` (of the loss, at first).
+the data), `experts` (a second optimizer), `steps`, `clip`, `bad` (by step: inf or spike, on rank 1 alone), `without`
+(no guard in the code), `mode`, `policy` (zclip or a threshold) and `scale` (of the loss, at first).
 
 Megatron-core asks for CUDA devices: here the CPU takes their place.
 """
@@ -86,8 +86,8 @@ def digest(model, optimizer):
         values += [value for state in part.state.values() for value in state.values()]
     together = hashlib.sha256()
     for value in values:
-        value = torch.as_tensor(value).detach().contiguous().reshape(-1)
-        together.update(value.view(torch.uint8).numpy().tobytes())
+        flat = torch.as_tensor(value).detach().contiguous().reshape(-1)
+        together.update(flat.view(torch.uint8).numpy().tobytes())
     return together.hexdigest()
 
 
