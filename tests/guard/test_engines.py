@@ -291,5 +291,5 @@ class TestMegatron:
 
     def test_any_other_optimizer_is_refused(self) -> None:
         model = nn.Linear(3, 1)
-        with pytest.raises(UsageError, match="SGD is no optimizer of Megatron-core"):
+        with pytest.raises(UsageError, match="SGD is not an optimizer of Megatron-core"):
             megatron.attach(model, optim.SGD(model.parameters()))

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.nightly.borrowing import SCRIPTS, told, trainer_python
+from tests.nightly.borrowing import SCRIPTS, deepspeed_python, told, trainer_python
 from tests.nightly.starts import Did, Held, assert_right, preflight
-from tests.nightly.test_deepspeed_resumes import BESIDE, VERSION
 from tests.nightly.test_huggingface_resumes import PACKAGES as HUGGING_FACE
 from tests.nightly.test_lightning_resumes import PACKAGES as LIGHTNING
 from tests.support.trainer_trees import LAYOUTS
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ins
 TORCHTITAN = (
     "torchtitan==0.3.0", "torchdata", "tyro", "docstring-parser", "tomli", "fsspec", "tensorboard", "einops",
 )  # fmt: skip
-DEEPSPEED = (*BESIDE, "pydantic-core", "typing-inspection", "annotated-types", f"deepspeed=={VERSION}")
 
 Edit = Callable[[Path], object]
 
@@ -305,7 +303,7 @@ def test_lightning_does_what_preflight_said_of_its_start(lightning: str, tmp_pat
 def deepspeed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Python with DeepSpeed."""
     os.environ["DS_BUILD_OPS"] = "0"
-    return trainer_python(tmp_path_factory.mktemp("deepspeed") / "venv", *DEEPSPEED)
+    return deepspeed_python(tmp_path_factory.mktemp("deepspeed") / "venv")
 
 
 def deepspeeds(stage: int) -> dict[str, Tree]:

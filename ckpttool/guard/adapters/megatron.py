@@ -35,10 +35,10 @@ def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any, **settings: A
         The guard.
 
     Raises:
-        UsageError: It is no optimizer of Megatron-core, or a setting is invalid.
+        UsageError: It is not an optimizer of Megatron-core, or a setting is invalid.
     """
     if not all(hasattr(optimizer, name) for name in ("prepare_grads", "step_with_ready_grads", "get_grad_norm")):
-        raise UsageError(f"{type(optimizer).__name__} is no optimizer of Megatron-core")
+        raise UsageError(f"{type(optimizer).__name__} is not an optimizer of Megatron-core")
     chunks = [model] if isinstance(model, nn.Module) else [*model]
     whole = chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
     arguments, switched_on = guard_settings(settings, "Megatron-core")

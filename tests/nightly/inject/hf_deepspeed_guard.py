@@ -32,7 +32,9 @@ class Small(PreTrainedModel):
 
     def __init__(self, config):
         super().__init__(config)
-        self.layers = nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.2), nn.Linear(16, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(SIZE, 16), nn.Dropout(0.2), nn.Linear(16, 2)
+        )  # even: ZeRO 3 pads with what was there
         self.post_init()
 
     def _init_weights(self, module):
