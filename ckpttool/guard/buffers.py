@@ -62,7 +62,7 @@ class Buffers:
                 if getattr(module, name, None) is not tensor:
                     setattr(module, name, tensor)
                 # Bits are compared: a NaN is equal to itself, and zero is not minus zero.
-                if tensor.shape != copy.shape or not torch.equal(_as_bytes(tensor), _as_bytes(copy)):
+                if tensor.shape != copy.shape or not torch.equal(as_bytes(tensor), as_bytes(copy)):
                     tensor.copy_(copy)
 
     def forget(self) -> None:
@@ -93,7 +93,7 @@ class Buffers:
     def _note_changes(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
         """Compare digests instead of copies, because these buffers do not fit into memory twice."""
         for module, name, tensor in buffers:
-            digest = xxhash.xxh3_128_digest(_as_bytes(tensor).cpu().numpy().data)
+            digest = xxhash.xxh3_128_digest(as_bytes(tensor).cpu().numpy().data)
             if self._digests.setdefault((module, name), digest) != digest:
                 self._changing.add((module, name))
                 self._digests[module, name] = digest
@@ -109,5 +109,6 @@ class Buffers:
             yield module, name, tensor
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor, in their order."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -43,6 +43,8 @@ class GuardEventKind(str, Enum):
     """More than one in a hundred of the last thousand updates were dropped."""
     TRANSIENT = "transient"
     """A non-finite value is finite when it is computed again."""
+    RECOMPUTED = "recomputed"
+    """A suspicious step of finite values was computed again at once, or could not be."""
     CAPTURE = "capture"
     CAPTURE_FAILED = "capture-failed"
     REPLICAS_DISAGREE = "replicas-disagree"

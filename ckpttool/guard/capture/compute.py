@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
 from ckpttool.guard import randomness
+from ckpttool.guard.capture.attributes import attributes_restored
 from ckpttool.guard.capture.memory import Remembered
 from ckpttool.guard.model.capture import GradientFacts, LossBits, Rerun
 from ckpttool.guard.nested import own_part
@@ -18,6 +19,9 @@ from ckpttool.guard.tensor_file import block
 
 LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
 """Function of the model and a batch that returns the value on which `backward` is called."""
+
+Recompute: TypeAlias = "Callable[[nn.Module, Remembered], Tensor]"
+"""The same as a function of the model and a micro-batch, as a trainer's adapter provides it."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:
@@ -74,12 +78,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def compute_again(
     model: nn.Module,
     micro_batches: Sequence[Remembered],
-    loss_of: LossFunction,
+    loss_of: Recompute,
     *,
     scale: float | None,
     restore_buffers: Callable[[], None],
 ) -> Rerun:
-    """Recompute a step, then restore the gradients, the random-number state and the buffers.
+    """Recompute a step, then restore gradients, random-number state, buffers and attributes of modules.
 
     Args:
         model: The model without a wrapper: a wrapper that waits for other ranks would wait forever.
@@ -88,12 +92,12 @@ def compute_again(
         scale: Factor by which a scaler multiplied each loss; None without a scaler.
         restore_buffers: Restores the buffers to their state before the step.
     """
-    with _left_as_it_is(model, restore_buffers):
+    with attributes_restored(model), _left_as_it_is(model, restore_buffers):
         losses = []
         restore_buffers()
         for micro in micro_batches:
             randomness.restore(micro.random)
-            loss = loss_of(model, micro.batch)
+            loss = loss_of(model, micro)
             losses.append(loss_bits(loss))
             if loss.requires_grad:  # else it already ran backward, as some training steps do
                 (loss if scale is None else loss * scale).sum().backward()

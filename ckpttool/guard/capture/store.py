@@ -16,9 +16,10 @@ from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import WriteFailedError
 from ckpttool.core.write.files import ensure_folder
+from ckpttool.guard.capture.again import Again, Recomputation, original
 from ckpttool.guard.capture.compute import (
     LossFunction,
-    compute_again,
+    Recompute,
     digests_of,
     facts_of,
     loss_bits,
@@ -32,7 +33,6 @@ from ckpttool.guard.environment import COMPILED, environment
 from ckpttool.guard.files.capture import folder_name, record_name, shard_name
 from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
 from ckpttool.guard.model.guarding import Emit
-from ckpttool.guard.nested import is_sharded
 from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ class StepFacts:
     buffers_left_out: tuple[str, ...] = ()
     restore_buffers: Callable[[], None] = lambda: None
     """Restores the buffers to their state before the step's first forward pass."""
+    recompute: Recompute | None = None
+    """The trainer's own function to compute a micro-batch again; None if it has none."""
+    is_culprit: bool = False
+    """Whether this rank's own values were not finite, before any reduction."""
 
 
 class CaptureStore:
@@ -126,7 +130,8 @@ class CaptureStore:
         self._rank, self._world_size = rank, world_size
         self._settings, self._budget = settings, settings.budget
         self._optimizer = optimizer
-        self._whole = self._light = self._reruns = 0
+        self._recomputation = Recomputation(self._model, settings.loss_of, settings.budget.reruns)
+        self._whole = self._light = 0
         self._last: int | None = None
 
     @property
@@ -136,13 +141,13 @@ class CaptureStore:
 
     def saved(self) -> dict[str, int | None]:
         """Return the number of captures: a restart does not get a new budget."""
-        return {"whole": self._whole, "light": self._light, "reruns": self._reruns, "last": self._last}
+        return {"whole": self._whole, "light": self._light, "reruns": self._recomputation.count, "last": self._last}
 
     def restore(self, saved: Mapping[str, object]) -> None:
         """Continue the counts."""
         numbers = {key: value for key, value in saved.items() if type(value) is int}
         self._whole, self._light = numbers.get("whole", 0), numbers.get("light", 0)
-        self._reruns, self._last = numbers.get("reruns", 0), numbers.get("last")
+        self._recomputation.count, self._last = numbers.get("reruns", 0), numbers.get("last")
 
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
         """Recompute the step if possible, and write the data for recomputing it elsewhere.
@@ -154,16 +159,18 @@ class CaptureStore:
             The capture's folder; None without a capture, which an event reports.
         """
         level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches) and memory.holds_all)
-        if level is None and self._reruns >= self._budget.reruns:
+        if level is None and self._recomputation.count >= self._budget.reruns:
             return None
         try:
             with _put_back(self._model):
-                rerun = self._computed_again(memory, facts)
+                again = self._again(memory, facts, lambda rerun: not rerun.is_finite)
+                rerun = again.rerun
                 losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
                 # The source of a reduced gradient is unknown.
-                was_own = self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
-                is_transient = rerun is not None and rerun.is_finite and was_own
-                if is_transient:
+                has_bad_loss = not all(bool(torch.isfinite(loss).all()) for loss in losses)
+                was_own = self._world_size == 1 or has_bad_loss or facts.is_culprit
+                is_finite_now = rerun is not None and rerun.is_finite and was_own
+                if is_finite_now:
                     self._emit(GuardEventKind.TRANSIENT, step=facts.step, rank=self._rank)
                 if level is None:
                     return None
@@ -182,11 +189,52 @@ class CaptureStore:
             rank=self._rank,
             path=path,
             level=capture.level.value,
-            culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
-            verdict="transient" if is_transient else None,
+            culprit=was_own or (rerun is not None and not rerun.is_finite),
+            verdict="transient" if is_finite_now else None,
+            host=capture.host,
+            device=capture.device,
+            finite_again=None if rerun is None else rerun.is_finite,
+            repeats=None if rerun is None else rerun.repeats,
+            not_recomputed=again.why_not,
             next=f"ckpttool guard inspect {path}",
         )
         return path
+
+    def recheck(self, memory: StepMemory, facts: StepFacts, suspicion: GuardEventKind, of_step: Step) -> bool:
+        """Compute a step of finite values again, compare it with itself, and report the result.
+
+        Gradients are compared if no other rank had a part in them, losses in any case.
+
+        Args:
+            memory: The micro-batches of the step.
+            facts: Facts about the step.
+            suspicion: The event that made this rank suspicious; RECOMPUTED: a step that differed when recomputed.
+            of_step: The step of that event.
+
+        Returns:
+            Whether the result is another one.
+        """
+        is_alone = self._world_size == 1
+        before = original(self._model, memory)
+
+        def is_same(rerun: Rerun) -> bool:
+            return rerun.equals(before) if is_alone else rerun.has_losses_of(before)
+
+        with _put_back(self._model):
+            again = self._again(memory, facts, is_same)
+        same = None if again.rerun is None else is_same(again.rerun)
+        self._emit(
+            GuardEventKind.RECOMPUTED,
+            step=facts.step,
+            rank=self._rank,
+            host=platform.node(),
+            device=_device(self._model),
+            suspicion=suspicion.value,
+            of_step=of_step,
+            same=same,
+            not_recomputed=again.why_not,
+        )
+        return same is False
 
     def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
         early = self._last is not None and step - self._last < self._budget.every_steps
@@ -194,19 +242,13 @@ class CaptureStore:
             return CaptureLevel.FULL
         return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
 
-    def _computed_again(self, memory: StepMemory, facts: StepFacts) -> Rerun | None:
-        sharded = any(is_sharded(parameter) for parameter in self._model.parameters())
-        if self._settings.loss_of is None or self._reruns >= self._budget.reruns or sharded:
-            return None
-        if not memory.micro_batches or not memory.holds_all:
-            return None
-        self._reruns += 1
-        return compute_again(
-            self._model,
-            memory.micro_batches,
-            self._settings.loss_of,
+    def _again(self, memory: StepMemory, facts: StepFacts, is_suspicious: Callable[[Rerun], bool]) -> Again:
+        return self._recomputation.run(
+            memory,
+            of_trainer=facts.recompute,
             scale=facts.scale,
             restore_buffers=facts.restore_buffers,
+            is_suspicious=is_suspicious,
         )
 
     def _written(
@@ -288,7 +330,7 @@ class CaptureStore:
         encoded: EncodedValue,
         left_out: Sequence[LeftOut | None],
     ) -> RankCapture:
-        device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
+        device = torch.device(_device(self._model))
         changed = [micro.was_changed for micro in memory.micro_batches]
         if any(changed):
             memory.keep_copies()
@@ -332,6 +374,10 @@ class CaptureStore:
             if not os.path.lexists(f"{path}/{record_name(self._rank)}"):
                 return path
         raise WriteFailedError(f"{self._folder}: there are a thousand captures of step {step}")
+
+
+def _device(model: nn.Module) -> str:
+    return str(next((parameter.device for parameter in model.parameters()), torch.device("cpu")))
 
 
 def _free_bytes(folder: str) -> int | None:

@@ -121,6 +121,7 @@ def rank_bytes(capture: RankCapture) -> bytes:
         rerun = {
             "losses": [_loss(loss) for loss in capture.rerun.losses],
             "gradients": [_gradient(gradient) for gradient in capture.rerun.gradients],
+            "repeats": capture.rerun.repeats,
         }
     document: JsonObject = {
         "schema": _RANK_SCHEMA,
@@ -204,7 +205,8 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     if record.get("rerun") is not None:
         again = as_object(record["rerun"], where=where, key="rerun")
         losses = tuple(_read_loss(as_object(loss)) for loss in get_list(again, "losses"))
-        rerun = Rerun(losses=losses, gradients=_read_gradients(again))
+        repeats = get_bool(again, "repeats") if again.get("repeats") is not None else None
+        rerun = Rerun(losses=losses, gradients=_read_gradients(again), repeats=repeats)
     scale, environment = record.get("scale"), get_object(record, "environment", where=where)
     level = get_str(record, "level", where=where)
     if level not in {known.value for known in CaptureLevel}:

@@ -124,6 +124,20 @@ class Rerun:
     losses: tuple[LossBits, ...]
     gradients: tuple[GradientFacts, ...]
     """Gradients of this rank, before any reduction."""
+    repeats: bool | None = None
+    """Whether another recomputation gave the same bits; None: there was none."""
+
+    def equals(self, other: Rerun) -> bool:
+        """Return whether two recomputations have the same losses and gradients in every bit."""
+        digests, others = (
+            [(gradient.name, gradient.xxh3_128) for gradient in rerun.gradients] for rerun in (self, other)
+        )
+        return self.has_losses_of(other) and digests == others
+
+    def has_losses_of(self, other: Rerun) -> bool:
+        """Return whether two recomputations have the same losses in every bit."""
+        bits, others = ([(loss.dtype, loss.bits) for loss in rerun.losses] for rerun in (self, other))
+        return bits == others
 
     @property
     def is_finite(self) -> bool:
