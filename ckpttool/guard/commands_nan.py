@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ckpttool.core.commands import progress
+from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.domain.frozen import replace
 from ckpttool.guard.model.capture import FOLDER, NanQuestion
 
 _NO_CAPTURE = "There is no capture of a non-finite step."
@@ -82,6 +83,7 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
     """
     from ckpttool.guard.verbs import nan
 
+    asked = replace(question, record=False) if output.is_dry_run() else question
     with progress.busy("recomputing the step", quiet=quiet):
-        answer = nan.replay_nan(question)
+        answer = nan.replay_nan(asked)
     raise typer.Exit(show(answer, fmt))

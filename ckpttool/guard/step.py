@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakSet
 
 import torch
@@ -26,7 +26,6 @@ from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_o
 from ckpttool.core.storage import path_text
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.compute import Recompute
 from ckpttool.guard.capture.memory import StepMemory
 from ckpttool.guard.capture.store import CaptureSettings, CaptureStore, StepFacts
 from ckpttool.guard.checks import Checks
@@ -47,6 +46,7 @@ from ckpttool.guard.gradients import (
     total_norm,
 )
 from ckpttool.guard.model.guarding import Action, Decision, Emit, GuardMode, Proposal
+from ckpttool.guard.recheck import Recheck
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.guard.switch import REPLAY_VARIABLE
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from ckpttool.guard.replay.script import ScriptReplay
+
+T = TypeVar("T")
 
 _ALARMS = {
     "decided-too-late": (
@@ -73,9 +75,6 @@ _ALARMS = {
 }
 """Advice for the training, by the alarm's name."""
 
-
-_SUSPICIONS = frozenset({GuardEventKind.SDC_STRIKE, GuardEventKind.REPLICAS_DISAGREE})
-"""Events of finite values that make a rank suspicious. A wrong matrix product is computed again on its own."""
 
 GUARDED: WeakSet[Optimizer] = WeakSet()
 """The optimizers with a guard: a second guard of one optimizer would decide about the same updates."""
@@ -198,10 +197,8 @@ class Guard:
         """Whether the last update was applied. Check it if the learning rate must not advance after a drop."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called instead of raising `GuardStop`, for trainers that end in another way."""
-        self.recompute: Recompute | None = None
-        """A trainer's own function to compute a micro-batch again, unless the user's settings have one."""
-        self.is_recomputing = False
-        """Whether a step is being computed again: its forward and backward passes are not the training's."""
+        self.recheck = Recheck()
+        """The suspicious steps that are computed again."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         encode_batch = None if capture is None else capture.encode_batch
@@ -229,11 +226,9 @@ class Guard:
         self._store: CaptureStore | None = None
         self._alarmed: set[str] = set()
         self._is_open = False  # a step has begun
-        self._is_decided = False
-        self._drops = False
+        self._is_decided = self._drops = False
         self._is_repeated = False  # a closure is called again in a step that was already counted
         self._norms_agreed = False  # true after the first call: all ranks have the same norm
-        self._suspicions: list[tuple[GuardEventKind, Step]] = []  # of finite values, since the last step
         self._is_slow = False
         self._hook: RemovableHandle | None = None
         GUARDED.add(self.optimizer)
@@ -379,13 +374,7 @@ class Guard:
         self._events.tell(kind, step=step, **values)
         if kind is GuardEventKind.TRANSIENT:
             self._checks.look_closer(step)
-        elif kind in _SUSPICIONS and self._concerns_this_rank(values):
-            self._suspicions.append((kind, step))
-
-    def _concerns_this_rank(self, values: Mapping[str, EventValue]) -> bool:
-        """Return whether a fault may be this rank's: without a known rank it may be any."""
-        ranks = values.get("ranks") or ([] if values.get("rank") is None else [values["rank"]])
-        return not ranks or (isinstance(ranks, list) and self._ranks.own in ranks)
+        self.recheck.note(kind, step, values, rank=self._ranks.own)
 
     def _begin_file(self) -> EventFile | None:
         """Begin the event file. Called at the first event: by then the process group exists."""
@@ -420,7 +409,7 @@ class Guard:
 
     def begin(self, batch: object, index: int | None = None) -> None:
         """Begin a micro-batch, and with the first micro-batch the step. Called by `MicroBatch`."""
-        if self._is_repeated or self.is_recomputing:
+        if self._is_repeated or self.recheck.is_running:
             return
         if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
             self._alarm("decided-too-late", step=self._contain.step)
@@ -446,7 +435,7 @@ class Guard:
 
     def take_loss(self, loss: Tensor) -> None:
         """Record the local loss of a micro-batch. Called by `MicroBatch`."""
-        if self._is_repeated or self.is_recomputing:
+        if self._is_repeated or self.recheck.is_running:
             return
         if self._replay is not None:
             self._replay.loss(loss)
@@ -657,7 +646,7 @@ class Guard:
         Returns:
             Whether this ends the training: there is a new capture with weights, on any rank.
         """
-        self._suspicions.clear()  # the capture shows more than a comparison
+        self.recheck.forget()
         if self._memory is None:
             return False
         is_culprit = self._ranks.own in culprits
@@ -673,28 +662,20 @@ class Guard:
 
     def _recheck(self, step: Step) -> None:
         """Compute the stored step again if this rank is suspicious, and compare the results."""
-        suspicions, self._suspicions = self._suspicions, []
-        if not suspicions:
-            return
-        suspicion, of_step = suspicions[0]
 
-        def recheck(memory: StepMemory) -> None:
-            is_other = self._captures().recheck(memory, self._facts(step), suspicion, of_step)
-            if is_other and suspicion is not GuardEventKind.RECOMPUTED:
-                # The next step is the control: if it differs, too, the recomputation is not the same computation.
-                self._suspicions.append((GuardEventKind.RECOMPUTED, step))
+        def recheck(suspicion: GuardEventKind, of_step: Step) -> bool | None:
+            return self._with_memory(
+                lambda memory: self._captures().recheck(memory, self._facts(step), suspicion, of_step)
+            )
 
-        self._with_memory(recheck)
+        self.recheck.run(step, recheck)
 
-    def _with_memory(self, call: Callable[[StepMemory], object]) -> object:
+    def _with_memory(self, call: Callable[[StepMemory], T]) -> T | None:
         """Compute or write the stored step; that does not count as the cost of an ordinary step."""
         if (memory := self._memory) is None:
             return None
-        self.is_recomputing = True
-        try:
+        with self.recheck.running():
             return self._contain.run(Part.CAPTURE, lambda: call(memory), waits=True)
-        finally:
-            self.is_recomputing = False
 
     def _facts(self, step: Step, *, is_culprit: bool = False) -> StepFacts:
         return StepFacts(
@@ -704,7 +685,7 @@ class Guard:
             scaler=self._scaling.state(),
             buffers_left_out=self._buffers.left_out,
             restore_buffers=self._buffers.restore,
-            recompute=self.recompute,
+            recompute=self.recheck.recompute,
             is_culprit=is_culprit,
         )
 

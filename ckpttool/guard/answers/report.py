@@ -12,6 +12,7 @@ from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
 from ckpttool.core.render.text import Indented, Table, line, stack
 from ckpttool.guard.answers.nan_captures import row_document
+from ckpttool.guard.model.attribution import Attribution
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.health.answers.reading import listed, reading_document, reading_parts
 
@@ -91,6 +92,31 @@ def document(answer: GuardReport) -> Document:
         "strikes": [_fault_document(fault) for fault in answer.strikes],
         "abnormal_products": [_fault_document(fault) for fault in answer.abnormal_products],
         "disagreements": [_fault_document(fault) for fault in answer.disagreements],
+        "attributions": [
+            {
+                "step": attribution.step,
+                "rank": attribution.rank,
+                "host": attribution.host,
+                "device": attribution.device,
+                "suspicion": attribution.suspicion,
+                "cause": attribution.cause.value,
+                "why": attribution.why,
+            }
+            for attribution in answer.attributions
+        ],
+        "causes": [
+            {
+                "host": causes.host,
+                "rank": causes.rank,
+                "device": causes.device,
+                "transient": causes.transient,
+                "persistent": causes.persistent,
+                "data_or_model": causes.data_or_model,
+                "unknown": causes.unknown,
+                "advice": causes.advice,
+            }
+            for causes in answer.causes
+        ],
         "alarms": list(answer.alarms),
         "starts": answer.starts,
         "forgotten": list(answer.forgotten),
@@ -132,6 +158,7 @@ def table(answer: GuardReport) -> RenderableType:
     parts += listed("Strikes:", list(map(_fault, answer.strikes)))
     parts += listed("Wrong matrix products:", list(map(_fault, answer.abnormal_products)))
     parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
+    parts += _causes(answer)
     parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
     parts += listed("State lost at a restart:", [line(shown(text)) for text in answer.forgotten])
     parts += listed("Failures of the guard itself (the training continued):", list(_failures(answer)))
@@ -240,6 +267,35 @@ def _fault(fault: FaultTold) -> Text:
     on_which = "" if fault.rank is None else f"rank {fault.rank}: "
     since = "" if fault.since_step is None else f", since step {fault.since_step}"
     return _at(fault.step).append(f"{on_which}{shown(fault.message)}{since}")
+
+
+def _causes(answer: GuardReport) -> list[RenderableType]:
+    """Show the cause of each suspicious step by host and rank, and what to do."""
+    if not answer.causes:
+        return []
+    drawn = Table()
+    for head in ("HOST", "RANK"):
+        drawn.add_column(head, no_wrap=True)
+    for head in ("TRANSIENT", "PERSISTENT", "DATA OR MODEL", "UNKNOWN"):
+        drawn.add_column(head, justify="right", no_wrap=True)
+    for row in answer.causes[:_MOST_ROWS]:
+        counts = (row.transient, row.persistent, row.data_or_model, row.unknown)
+        drawn.add_row(shown(row.host) or "?", "?" if row.rank is None else str(row.rank), *map(str, counts))
+    parts: list[RenderableType] = [line(), line("Suspicious steps by cause:", style="bold"), drawn]
+    if len(answer.causes) > _MOST_ROWS:
+        parts.append(line(f"and {len(answer.causes) - _MOST_ROWS} more: --format json", style="dim"))
+    for row in answer.causes[:_MOST_ROWS]:
+        owner = "unknown rank" if row.rank is None else f"rank {row.rank}"
+        parts.append(Indented(line(f"{owner}: {shown(row.advice)}")))
+    evidence = [
+        _at(one.step).append(f"{'unknown rank' if one.rank is None else f'rank {one.rank}'}: {_evidence(one)}")
+        for one in answer.attributions
+    ]
+    return parts + listed("Evidence:", evidence)
+
+
+def _evidence(attribution: Attribution) -> str:
+    return f"{attribution.suspicion}, {attribution.cause.value}: {shown(attribution.why)}"
 
 
 def _failures(answer: GuardReport) -> Iterator[Text]:

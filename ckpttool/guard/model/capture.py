@@ -320,6 +320,10 @@ class NanQuestion:
         Option("--timeout", "Give up after this many seconds, with exit code 14.", "Replay", metavar="S", least=0.001),
     ] = None
     """Timeout in seconds; None: no limit."""
+    record: Annotated[bool, Option("--record", "Record the result beside the capture, for guard report.", "Replay")] = (
+        False
+    )
+    """Whether the result is written into the capture's folder, from which `guard report` reads it."""
 
 
 class NanVerdict(str, Enum):

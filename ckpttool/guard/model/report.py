@@ -6,6 +6,7 @@ from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import ExitCode
+from ckpttool.guard.model.attribution import Attribution, Causes
 from ckpttool.guard.model.capture import CaptureRow
 from ckpttool.health.model.reading import LogReading
 
@@ -119,6 +120,10 @@ class GuardReport(Answered):
     """State that was lost at a resume; sentences."""
     errors: tuple[str, ...]
     """Errors in the guard itself; the first of each part."""
+    attributions: tuple[Attribution, ...]
+    """The suspicious steps with their causes, by step."""
+    causes: tuple[Causes, ...]
+    """The number of each cause by host and rank, those to act on first."""
     next: tuple[tuple[str, ...], ...]
     """Commands as words, the most urgent first."""
     reading: LogReading

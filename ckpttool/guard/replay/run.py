@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -367,6 +368,7 @@ class _Session:
             [result.captured for result in computed],
             replayed,
             same_device=kinds <= {self._device.type},
+            same_host=any(result.captured.host == platform.node() for result in computed),
             origin=self._origin,
         )
         if not replayed or could_not:

@@ -185,26 +185,35 @@ def verdict(
     replayed: Sequence[RankReplay],
     *,
     same_device: bool,
+    same_host: bool = True,
     origin: Origin | None = None,
 ) -> tuple[NanVerdict, str]:
     """Return the origin, with the evidence.
 
-    Three runs decide: one immediately on the same device, one later on such a device, and one on another kind of
-    device. For training on a CPU there is no other device: if the fault recurs there, data or model is the cause.
+    Three runs decide: one immediately on the same device, one later on such a device, and one on another device. For
+    training on a CPU its machine has no other device: if the fault recurs there, data or model is the cause.
 
     Args:
         captured: Captures of the ranks that were run again.
         replayed: These runs, in the same order.
         same_device: Whether they were run on the kind of device on which they were captured.
+        same_host: Whether they were run on a machine on which they were captured: it may have been the same device.
         origin: The origin, if found.
     """
     reruns = [rank.rerun for rank in captured if rank.rerun is not None]
+    bad_again = any(not rerun.is_finite for rerun in reruns)
     bad_here = any(not rank.is_finite for rank in replayed)
     if len(reruns) == len(captured) and all(rerun.is_finite for rerun in reruns):
-        return NanVerdict.TRANSIENT, "recomputed immediately on the same device, it was finite"
+        outcome = "recomputed immediately on the same device, it was finite"
+        if all(rerun.repeats is not False for rerun in reruns):
+            return NanVerdict.TRANSIENT, outcome
+        outcome += ", but two recomputations differ: the device, or nondeterministic kernels"
+        return NanVerdict.UNDECIDED, outcome
     on_accelerator = any(rank.device != "cpu" for rank in captured)
-    if bad_here and (not same_device or not on_accelerator):
-        outcome = "it happens again in another process" + ("" if same_device else " and on another kind of device")
+    if bad_here and (not same_device or not same_host or not on_accelerator):
+        where = "" if same_device else " and on another kind of device"
+        where = where if same_host else f"{where} and on another machine"
+        outcome = f"it happens again in another process{where}"
         if origin is not None and origin.kind is OriginKind.PARAMETER:
             outcome += (
                 f"; {origin.op} was not finite before this step: an earlier update or a flipped bit in memory caused "
@@ -213,11 +222,10 @@ def verdict(
         return NanVerdict.DATA_OR_MODEL, outcome
     if bad_here:
         return NanVerdict.UNDECIDED, "it happens again on this kind of device; a replay with --device cpu would decide"
-    if not same_device and reruns:
-        return NanVerdict.DEVICE, "it happened twice on that rank's device, but not on another device"
+    if bad_again and not (same_device and same_host):
+        elsewhere = "such a device of another machine" if same_device else "another device"
+        return NanVerdict.DEVICE, f"it happened twice on that rank's device, but not on {elsewhere}"
+    outcome = "it does not happen again here; a replay on the rank's own machine would decide"
     if not same_device:
-        return (
-            NanVerdict.UNDECIDED,
-            "it does not happen on another device; a replay on the rank's own device would decide",
-        )
-    return NanVerdict.UNDECIDED, "it does not happen again here; a replay on the rank's own machine would decide"
+        outcome = "it does not happen on another device; a replay on the rank's own device would decide"
+    return NanVerdict.UNDECIDED, outcome

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.strict_json import ParseError, as_number
+from ckpttool.guard.model.attribution import RecordedReplay
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
+from ckpttool.guard.rules.attribution import SuspiciousSteps, causes
 from ckpttool.guard.rules.nan_diagnosis import rows
 from ckpttool.health.model.reading import LogReading
 
@@ -95,6 +98,14 @@ class GuardTally:
         self._alarms: dict[str, None] = {}
         self._forgotten: dict[str, None] = {}
         self._errors: dict[tuple[Rank, str], str] = {}
+        self._suspicious = SuspiciousSteps()
+        self.capture_folders: set[str] = set()
+        """The folders with the captures next to the files."""
+
+    @property
+    def captures(self) -> tuple[CaptureTold, ...]:
+        """The captures so far."""
+        return tuple(self._captures.values())
 
     @property
     def steps(self) -> int:
@@ -109,6 +120,8 @@ class GuardTally:
         """
         self._rank = None
         self._captures_here = captures
+        if captures is not None:
+            self.capture_folders.add(captures)
 
     def add(self, event: GuardEvent) -> None:
         """Add the next event of a file; its first event is a `run` that identifies it."""
@@ -137,6 +150,7 @@ class GuardTally:
             case GuardEventKind.GUARD_OFF:
                 tally.switched_off |= {_text(values, "part")} if len(tally.switched_off) < MOST else set()
             case _:
+                self._suspicious.add(event, self._rank, tally.host)
                 self._remember(event, self._rank)
 
     def _remember(self, event: GuardEvent, rank: Rank) -> None:
@@ -207,11 +221,14 @@ class GuardTally:
             )
             faults.setdefault(key, fault)
 
-    def report(self, reading: LogReading) -> GuardReport:
+    def report(
+        self, reading: LogReading, *, replays: Mapping[str, Sequence[RecordedReplay]] = MappingProxyType({})
+    ) -> GuardReport:
         """Return the events, and what to do next.
 
         Args:
             reading: The files that were read, and their unreadable lines.
+            replays: The recorded replays of each capture, by its path in the events.
         """
         strikes, abnormal, disagreements = (
             tuple(sorted(faults.values(), key=lambda fault: (fault.step, fault.rank or 0)))
@@ -223,6 +240,7 @@ class GuardTally:
         columns = [
             (capture.step, None if self._is_watching else capture.culprits, capture.path) for capture in captures
         ]
+        attributions = self._suspicious.attributions(replays, world_size=self._world)
         report = GuardReport(
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
@@ -238,6 +256,8 @@ class GuardTally:
             alarms=tuple(self._alarms),
             forgotten=tuple(self._forgotten),
             errors=tuple(self._errors.values()),
+            attributions=attributions,
+            causes=causes(attributions),
             next=(),
             reading=reading,
         )

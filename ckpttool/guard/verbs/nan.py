@@ -24,7 +24,9 @@ from ckpttool.guard.files.capture import (
     shard_name,
 )
 from ckpttool.guard.files.parts import capture_folders, is_capture, only_capture, shard_digest
+from ckpttool.guard.files.replayed import record
 from ckpttool.guard.findings import GuardCode
+from ckpttool.guard.model.attribution import RecordedReplay
 from ckpttool.guard.model.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
 from ckpttool.guard.rules.nan_diagnosis import culprits, in_a_row
 from ckpttool.guard.verbs.reports import guard_report
@@ -76,6 +78,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         UnknownLayoutError: There is no capture, or there are several.
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or the replay exceeded the timeout.
+        WriteFailedError: The result cannot be recorded.
     """
     path = only_capture(question.path)
     capture = _read(open_storage(path), "", path, shards=True)
@@ -85,7 +88,19 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         raise IncompleteError("a replay needs torch and the training's own code: run it in the training's environment")
     from ckpttool.guard.replay.run import replay
 
-    return replay(capture, question)
+    answer = replay(capture, question)
+    if question.record:
+        record(
+            path,
+            RecordedReplay(
+                host=os.uname().nodename,
+                device=answer.device,
+                verdict=answer.verdict.value,
+                why=answer.why,
+                ranks=tuple(rank.rank for rank in answer.ranks),
+            ),
+        )
+    return answer
 
 
 def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Capture:

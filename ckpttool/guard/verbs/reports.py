@@ -15,7 +15,10 @@ from ckpttool.core.logs.guard_events import EventLine, GuardFiles, event_lines, 
 from ckpttool.core.logs.merge import KEPT_PROBLEMS
 from ckpttool.core.logs.reading import expand_globs, open_log
 from ckpttool.core.storage import is_folder
-from ckpttool.guard.model.report import GuardReport
+from ckpttool.guard.files.capture import head_step
+from ckpttool.guard.files.replayed import recorded
+from ckpttool.guard.model.attribution import RecordedReplay
+from ckpttool.guard.model.report import CaptureTold, GuardReport
 from ckpttool.guard.rules.report import GuardTally
 from ckpttool.health.model.reading import LogReading
 
@@ -58,7 +61,15 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
         problem_count=count,
         unreadable=unreadable,
     )
-    return tally.report(reading)
+    return tally.report(reading, replays={capture.path: _replays(capture, tally) for capture in tally.captures})
+
+
+def _replays(capture: CaptureTold, tally: GuardTally) -> tuple[RecordedReplay, ...]:
+    """Return the recorded replays of a capture; only of one next to its events, as paths in files are not trusted."""
+    folder, _, name = capture.here.rpartition("/")
+    if folder not in tally.capture_folders or head_step(name) is None:
+        return ()
+    return recorded(capture.here)
 
 
 def _files(pattern: str) -> tuple[str, ...]:
