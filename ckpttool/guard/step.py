@@ -26,7 +26,7 @@ from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_o
 from ckpttool.core.storage import path_text
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.memory import StepMemory
+from ckpttool.guard.capture.memory import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureSettings, CaptureStore, StepFacts
 from ckpttool.guard.checks import Checks
 from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part, one_line
@@ -426,6 +426,11 @@ class Guard:
         if (memory := self._memory) is not None and batch is not None:
             self._contain.run(Part.MEMORY, lambda: memory.micro(batch, index=index))
         self._checks.enter(self._contain.step, runs=self._features.runs_checksum)
+
+    @property
+    def current_micro_batch(self) -> Remembered | None:
+        """The last micro-batch that was stored for a capture; None if there is none."""
+        return self._memory.micro_batches[-1] if self._memory is not None and self._memory.micro_batches else None
 
     def end(self) -> None:
         """End a micro-batch: nothing of the guard stays on the model. Called by `MicroBatch`."""

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from ckpttool.core.errors import CkptToolError
 from ckpttool.guard.adapters.loaders import Loaders
+from ckpttool.guard.adapters.own_loss import OwnLoss
 from ckpttool.guard.step import GUARDED, Guard
 from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, Switch, report
 
@@ -40,6 +41,7 @@ class Automatic:
         self._switch = switch
         self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._guards: list[Guard] = []
+        self._own_losses: dict[int, OwnLoss] = {}  # by the guard's identity
         self._search: RemovableHandle | _EachCall | None = None
         self._tried = 0
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
@@ -104,6 +106,10 @@ class Automatic:
         if guard.replays:
             return
         guard.begin(None)
+        own_loss = OwnLoss()
+        model.register_forward_hook(own_loss.returned)
+        guard.recheck.recompute = own_loss.recompute
+        self._own_losses[id(guard)] = own_loss
         report(f"{name} is guarded, by {VARIABLE}; events: {arguments['output']}/guard")
 
     def _end_search(self) -> None:
@@ -141,16 +147,28 @@ class Automatic:
         for guard in self._guards:
             guard.use_scaler(scaler)
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
+            self._pass_on(loss)
             self._scaled = weakref.ref(result), loss.detach()
 
     def backward(self, loss: Tensor) -> None:
         """Take a loss, as it was before it was scaled."""
-        if self._scaled is not None and self._scaled[0]() is loss:
+        if any(guard.recheck.is_running for guard in self._guards):
+            return
+        is_scaled = self._scaled is not None and self._scaled[0]() is loss
+        if self._scaled is not None and is_scaled:
             loss = self._scaled[1]
         self._scaled = None
+        if not is_scaled:
+            self._pass_on(loss)
         if loss.numel() == 1:
             for guard in self._guards:
                 guard.take_loss(loss)
+
+    def _pass_on(self, loss: Tensor) -> None:
+        """Let the graph of a loss show whether it is the model's own."""
+        for guard in self._guards:
+            if (micro := guard.current_micro_batch) is not None:
+                self._own_losses[id(guard)].passed(micro, loss)
 
     def clipping(self, parameters: list[Tensor]) -> Guard | None:
         """Return the guard whose parameters are clipped, before its decision; None if they have no guard."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from ckpttool.guard.adapters import deepspeed
 from ckpttool.guard.gradients import innermost
+from ckpttool.guard.capture.again import CannotRecompute
+from ckpttool.guard.capture.memory import Remembered
 from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
 from ckpttool.guard.switch import VARIABLE
 
 _UNHEARD = 3
 """Consecutive stops after which training ends with an error: `should_stop` has no effect before `min_steps`."""
+
+_LOGGING = ("log", "log_dict", "print")
 
 
 class LightningGuard(Callback):
@@ -81,6 +89,8 @@ class LightningGuard(Callback):
                 raise stopped
 
         guard.on_stop = stop
+        if trainer.lightning_module.automatic_optimization:
+            guard.recheck.recompute = functools.partial(_loss_again, trainer)
         return guard
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -157,6 +167,39 @@ class AutomaticLightningGuard(LightningGuard):
         guard = super()._guard(trainer, optimizer)
         guard.switched_on = VARIABLE
         return guard
+
+
+def _loss_again(trainer: Trainer, model: Module, micro: Remembered) -> Tensor:
+    """Return the loss of a micro-batch again, as Lightning passes it to `backward`, without logging a value.
+
+    Raises:
+        CannotRecompute: The module returned no loss.
+    """
+    module = cast("LightningModule", model)
+    arguments = [micro.batch]
+    if len(inspect.signature(module.training_step).parameters) > 1:
+        arguments.append(micro.index)
+    with _muted(module), trainer.precision_plugin.train_step_context():
+        result = module.training_step(*arguments)
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    if not isinstance(loss, Tensor):
+        raise CannotRecompute("training_step returned no loss")
+    divided: Tensor = loss / trainer.accumulate_grad_batches
+    return divided
+
+
+@contextmanager
+def _muted(module: LightningModule) -> Iterator[None]:
+    """Let the module log nothing: its values were logged when the step was computed first."""
+    attributes = vars(module)
+    before = {name: attributes[name] for name in _LOGGING if name in attributes}
+    attributes.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
+    try:
+        yield
+    finally:
+        for name in _LOGGING:
+            del attributes[name]
+        attributes.update(before)
 
 
 def _scaler(trainer: Trainer) -> torch.amp.GradScaler | None:
