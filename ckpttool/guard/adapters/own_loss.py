@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -36,14 +36,19 @@ class OwnLoss:
         """Mark the loss in an output of the model. It is a forward hook."""
         if torch.compiler.is_compiling():  # none of this may be part of a compiled model
             return
-        loss = _loss_in(output)
-        node: Any = None if loss is None else loss.grad_fn
-        if node is not None:
-            node.metadata[_KEY] = self._token
+        with suppress(Exception):  # as below
+            loss = _loss_in(output)
+            node: Any = None if loss is None else loss.grad_fn
+            if node is not None:
+                node.metadata[_KEY] = self._token
 
     def passed(self, micro: Remembered, loss: Tensor) -> None:
         """Take the loss of a micro-batch, as `backward` gets it before a scaler; a second one makes it unknown."""
-        self._factors[micro] = None if micro in self._factors else self._factors_of(loss)
+        factors = None
+        if micro not in self._factors:
+            with suppress(Exception):  # no error here may end the training: the loss is unknown then
+                factors = self._factors_of(loss)
+        self._factors[micro] = factors
 
     def _factors_of(self, loss: Tensor) -> tuple[Factor, ...] | None:
         factors: list[Factor] = []
@@ -56,7 +61,7 @@ class OwnLoss:
             number = node._saved_other  # noqa: SLF001  torch has no other name for it
             if number.numel() != 1 or number.device.type != "cpu":
                 return None
-            factors.append((operator, number.item()))
+            factors.append((operator, number.numpy().item()))  # `item` alone fails inside a dispatch mode
             node = inputs[0]
         return None if node is None else tuple(reversed(factors))
 
@@ -69,8 +74,8 @@ class OwnLoss:
         factors = self._factors.get(micro)
         if factors is None or not isinstance(micro.batch, Mapping) or micro.batch.keys() != {"args", "kwargs"}:
             raise CannotRecompute(
-                "the loss is not the one that the model returns; CaptureSettings(loss_of=...) lets the guard compute it "
-                "again"
+                "the loss is not the one that the model returns; CaptureSettings(loss_of=...) lets the guard compute "
+                "it again"
             )
         with ExitStack() as stack:
             for kind, dtype in micro.outer_autocast:

@@ -104,7 +104,7 @@ class Recomputation:
         if not memory.holds_all:
             return "its batches exceed the budget CaptureBudget(host_batches=...)"
         if self.count >= self._most:
-            return f"{self.count} steps were computed again before, and CaptureBudget(reruns=...) allows no more"
+            return f"CaptureBudget(reruns={self._most}) allows no more recomputations in this run"
         return None
 
 
