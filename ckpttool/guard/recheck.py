@@ -28,6 +28,8 @@ class Recheck:
 
     def note(self, kind: GuardEventKind, step: Step, values: Mapping[str, EventValue], *, rank: int) -> None:
         """Take an event of the guard; of a known rank it is a suspicion on that rank only."""
+        if kind is GuardEventKind.TRANSIENT:
+            self._suspicions.append((GuardEventKind.RECOMPUTED, step))
         if kind not in _SUSPICIOUS:
             return
         ranks = values.get("ranks") or ([] if values.get("rank") is None else [values["rank"]])
@@ -39,10 +41,10 @@ class Recheck:
         self._suspicions.clear()
 
     def run(self, step: Step, recheck: Callable[[GuardEventKind, Step], bool | None]) -> None:
-        """Compute the current step again if there is a suspicion.
+        """Compute the current step again if there is a suspicion, or if it is the control of an earlier step.
 
-        If its result differs, the next step is the control: if that differs, too, the recomputation is not the same
-        computation as the training's.
+        After a recomputation with another result, the next step is the control: if that differs, too, the recomputation
+        is not the same computation as the training's.
 
         Args:
             step: The current step.

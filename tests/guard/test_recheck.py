@@ -82,7 +82,7 @@ class Training:
         settings = CaptureSettings(loss_of=loss)
         self.guard = Guard(self.model, self.optimizer, output=output, sinks=[self.told], capture=settings)
 
-    def run(self, *, fault: Fault = nullcontext, data: Callable[[Tensor], None] | None = None) -> Training:
+    def run(self, *, fault: Fault = nullcontext, data: Callable[[Tensor], object] | None = None) -> Training:
         for step in range(1, 7):
             batch = torch.randn(6, 8)
             if step == BAD_STEP and data is not None:
@@ -122,6 +122,7 @@ def test_a_device_that_errs_once_is_transient(tmp_path: Path) -> None:
     (found,) = answer.attributions
     assert (found.step, found.rank, found.host, found.device) == (BAD_STEP, 0, platform.node(), "cpu")
     assert (found.cause, found.suspicion) == (Cause.TRANSIENT, "nonfinite")
+    assert found.why.endswith("; the next step, computed again as a control, had the same bits")
     (row,) = answer.causes
     assert (row.transient, row.persistent, row.data_or_model, row.unknown) == (1, 0, 0, 0)
     assert row.advice == f"keep training, and drain {platform.node()} if cpu of {platform.node()} errs again"
@@ -193,6 +194,28 @@ def test_two_recomputations_that_differ_accuse_nobody(tmp_path: Path) -> None:
 
     (found,) = Training(tmp_path, drifting).run(fault=once).report().attributions
     assert (found.cause, "nondeterministic kernels" in found.why) == (Cause.UNKNOWN, True)
+
+
+def test_code_that_changes_gradients_after_backward_accuses_nobody(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+
+    def changes(step: int) -> None:
+        for parameter in training.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(float("nan") if step == BAD_STEP else 0.5)
+
+    for step in range(1, 5):
+        batch = torch.randn(6, 8)
+        with training.guard.micro(batch) as micro:
+            micro.loss(loss := loss_of(training.model, batch)).backward()
+            assert loss.isfinite()
+        changes(step)
+        training.guard.clip_(1.0)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+    training.guard.close()
+    (found,) = training.report().attributions
+    assert (found.cause, "code that changes gradients" in found.why) == (Cause.UNKNOWN, True)
 
 
 def test_a_recomputation_leaves_no_trace(tmp_path: Path) -> None:

@@ -58,10 +58,11 @@ class OwnLoss:
             inputs = [following for following, _ in node.next_functions if following is not None]
             if operator is None or len(inputs) != 1 or len(factors) == _MOST_FACTORS:
                 return None
-            number = node._saved_other  # noqa: SLF001  torch has no other name for it
-            if number.numel() != 1 or number.device.type != "cpu":
-                return None
-            factors.append((operator, number.numpy().item()))  # `item` alone fails inside a dispatch mode
+            with torch._C._DisableTorchDispatch():  # noqa: SLF001  in a dispatch mode, torch cannot read the number
+                number = node._saved_other  # noqa: SLF001  torch has no other name for it
+                if number.numel() != 1 or number.device.type != "cpu":
+                    return None
+                factors.append((operator, number.item()))
             node = inputs[0]
         return None if node is None else tuple(reversed(factors))
 

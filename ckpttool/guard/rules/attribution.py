@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step, counted
@@ -80,13 +81,18 @@ class SuspiciousSteps:
                 self._steps[key] = (event, host if suspect == rank else "")
 
     def attributions(
-        self, replays: Mapping[str, Sequence[RecordedReplay]], *, world_size: int | None = None
+        self,
+        replays: Mapping[str, Sequence[RecordedReplay]],
+        *,
+        world_size: int | None = None,
+        hosts: Mapping[Rank, str] = MappingProxyType({}),
     ) -> tuple[Attribution, ...]:
         """Return one cause per step and rank, by step.
 
         Args:
             replays: The recorded replays of each capture, by the capture's path in the event.
             world_size: The number of ranks; None if unknown.
+            hosts: The host of each rank, for an event in the file of another rank.
         """
         by_place: dict[tuple[Step, Rank | None], Attribution] = {}
         for (step, rank, kind), (event, host) in self._steps.items():
@@ -97,7 +103,7 @@ class SuspiciousSteps:
             attribution = Attribution(
                 step=step,
                 rank=rank,
-                host=_text(event.values, "host") or host,
+                host=_text(event.values, "host") or host or ("" if rank is None else hosts.get(rank, "")),
                 device=_text(event.values, "device"),
                 suspicion=GuardEventKind.NONFINITE.value if kind is GuardEventKind.CAPTURE else kind.value,
                 cause=cause,
@@ -120,7 +126,8 @@ class SuspiciousSteps:
             recorded = [
                 replay for replay in replays.get(_text(values, "path"), ()) if rank is None or rank in replay.ranks
             ]
-            return of_replays(recorded) or _of_capture(values, rank)
+            control = None if rank is None else self._again.get((rank, GuardEventKind.RECOMPUTED.value, event.step))
+            return of_replays(recorded) or _of_capture(values, rank, control)
         if rank is None:
             return Cause.UNKNOWN, "the rank is unknown; checks of matrix products (patrol=...) would name it"
         again = self._again.get((rank, event.kind.value, event.step))
@@ -161,7 +168,9 @@ def _of_product(values: Mapping[str, EventValue]) -> tuple[Cause, str]:
     return Cause.UNKNOWN, f"{where}; whether it is again is not recorded"
 
 
-def _of_capture(values: Mapping[str, EventValue], rank: Rank | None) -> tuple[Cause, str]:
+def _of_capture(
+    values: Mapping[str, EventValue], rank: Rank | None, control: Mapping[str, EventValue] | None
+) -> tuple[Cause, str]:
     finite = values.get("finite_again")
     if rank is None:
         return Cause.UNKNOWN, (
@@ -174,7 +183,15 @@ def _of_capture(values: Mapping[str, EventValue], rank: Rank | None) -> tuple[Ca
                 "it was finite when computed again at once, but two such computations differ: the device, or "
                 "nondeterministic kernels; torch.use_deterministic_algorithms(True) would decide at the next time"
             )
-        return Cause.TRANSIENT, "computed again at once on the same device, it was finite"
+        if control is not None and control.get("same") is False:
+            return Cause.UNKNOWN, (
+                "it was finite when computed again at once, but the next step, too, has other bits then: the device, "
+                "or the recomputation is not the same (a loss_of that differs, code that changes gradients); "
+                f"{_REPLAY}"
+            )
+        confirmed = control is not None and control.get("same") is True
+        add = "; the next step, computed again as a control, had the same bits" if confirmed else ""
+        return Cause.TRANSIENT, f"computed again at once on the same device, it was finite{add}"
     if finite is False:
         return Cause.UNKNOWN, f"computed again at once on the same device, it was not finite again; {_REPLAY_ELSEWHERE}"
     why_not = _text(values, "not_recomputed") or "the event has no result"

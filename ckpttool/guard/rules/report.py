@@ -240,7 +240,8 @@ class GuardTally:
         columns = [
             (capture.step, None if self._is_watching else capture.culprits, capture.path) for capture in captures
         ]
-        attributions = self._suspicious.attributions(replays, world_size=self._world)
+        hosts = {rank: tally.host for rank, tally in self._ranks.items()}
+        attributions = self._suspicious.attributions(replays, world_size=self._world, hosts=hosts)
         report = GuardReport(
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
