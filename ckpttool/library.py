@@ -1468,6 +1468,7 @@ def replay_nan(
     no_locate: bool = False,
     weights: StrPath | None = None,
     timeout: float | None = None,
+    record: bool = False,
     **unknown: NoReturn,
 ) -> NanReplay:
     """Recompute a captured step in this process, with the user's model.
@@ -1481,11 +1482,13 @@ def replay_nan(
         no_locate: Do not search for the origin.
         weights: Weights (safetensors), for a capture that does not contain them.
         timeout: Give up after this many seconds, with exit code 14.
+        record: Record the result beside the capture, for guard report.
 
     Raises:
         UnknownLayoutError: There is no capture, or there are several.
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or the replay exceeded the timeout.
+        WriteFailedError: The result cannot be recorded.
     """
     return _answer("replay_nan", locals())
 

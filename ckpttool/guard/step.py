@@ -429,7 +429,7 @@ class Guard:
 
     @property
     def current_micro_batch(self) -> Remembered | None:
-        """The last micro-batch that was stored for a capture; None if there is none."""
+        """The last micro-batch that was stored for a capture; None without one."""
         return self._memory.micro_batches[-1] if self._memory is not None and self._memory.micro_batches else None
 
     def end(self) -> None:

@@ -107,7 +107,7 @@ def test_a_wrong_product_explains_the_nan_of_its_rank_and_step() -> None:
 def test_a_strike_is_transient_only_if_a_control_step_had_the_same_bits(
     *, same: bool | None, control: bool | None, cause: Cause
 ) -> None:
-    again: dict[str, EventValue] = {"suspicion": "sdc-strike", "of_step": 7, "step": 8, "same": same}
+    again: dict[str, EventValue] = {"suspicion": "sdc-strike", "of_step": 7, "same": same}
     events: list[Event] = [(K.SDC_STRIKE, 7, 1, {"rank": 1}), (K.RECOMPUTED, 8, 1, again)]
     if control is not None:
         events.append((K.RECOMPUTED, 9, 1, {"suspicion": "recomputed", "of_step": 8, "same": control}))

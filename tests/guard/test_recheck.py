@@ -122,7 +122,7 @@ def test_a_device_that_errs_once_is_transient(tmp_path: Path) -> None:
     (found,) = answer.attributions
     assert (found.step, found.rank, found.host, found.device) == (BAD_STEP, 0, platform.node(), "cpu")
     assert (found.cause, found.suspicion) == (Cause.TRANSIENT, "nonfinite")
-    assert found.why.endswith("; the next step, computed again as a control, had the same bits")
+    assert found.why.endswith("; the next step, recomputed as a control, had the same bits")
     (row,) = answer.causes
     assert (row.transient, row.persistent, row.data_or_model, row.unknown) == (1, 0, 0, 0)
     assert row.advice == f"keep training, and drain {platform.node()} if cpu of {platform.node()} errs again"
@@ -164,14 +164,14 @@ def test_a_healthy_training_has_no_suspicious_step(tmp_path: Path) -> None:
 def test_without_a_loss_function_the_cause_is_unknown_and_says_why(tmp_path: Path) -> None:
     (found,) = Training(tmp_path, None).run(fault=once).report().attributions
     assert found.cause is Cause.UNKNOWN
-    assert "not computed again at once: the loss function is unknown; CaptureSettings(loss_of=...)" in found.why
+    assert "not recomputed: the loss function is unknown; CaptureSettings(loss_of=...)" in found.why
 
 
 @pytest.mark.parametrize(
     ("error", "why"),
     [
         (torch.OutOfMemoryError("no"), "the device has too little free memory"),
-        (KeyError("labels"), "computing it again raised KeyError: 'labels'"),
+        (KeyError("labels"), "recomputing it raised KeyError: 'labels'"),
     ],
 )
 def test_a_recomputation_that_fails_says_why_and_the_step_is_captured(

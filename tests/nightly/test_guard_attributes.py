@@ -13,7 +13,7 @@ from tests.nightly.test_guard_in_trainers import HUGGING_FACE, LIGHTNING
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 
-SAME = "this rank's next step, computed again at once, had the same bits"
+SAME = "this rank's next step, recomputed immediately, had the same bits"
 
 Told: TypeAlias = dict[str, Any]
 

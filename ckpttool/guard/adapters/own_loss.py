@@ -75,8 +75,8 @@ class OwnLoss:
         factors = self._factors.get(micro)
         if factors is None or not isinstance(micro.batch, Mapping) or micro.batch.keys() != {"args", "kwargs"}:
             raise CannotRecompute(
-                "the loss is not the one that the model returns; CaptureSettings(loss_of=...) lets the guard compute "
-                "it again"
+                "the loss is not the one that the model returns; CaptureSettings(loss_of=...) lets the guard "
+                "recompute it"
             )
         with ExitStack() as stack:
             for kind, dtype in micro.outer_autocast:

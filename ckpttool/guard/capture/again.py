@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ckpttool.guard.capture.memory import Remembered, StepMemory
 
-_ADVICE = "CaptureSettings(loss_of=...) lets the guard compute it again"
+_ADVICE = "CaptureSettings(loss_of=...) lets the guard recompute it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,9 @@ class Recomputation:
         except CannotRecompute as error:
             return Again(why_not=str(error))
         except torch.OutOfMemoryError:
-            return Again(why_not="the device has too little free memory to compute it again")
+            return Again(why_not="the device has too little free memory to recompute it")
         except Exception as error:  # noqa: BLE001  code of the training may raise anything
-            return Again(why_not=f"computing it again raised {one_line(error)}")
+            return Again(why_not=f"recomputing it raised {one_line(error)}")
         return Again(rerun=rerun)
 
     def _why_not(self, memory: StepMemory, loss_of: Recompute | None) -> str | None:

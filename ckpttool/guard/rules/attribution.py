@@ -1,4 +1,4 @@
-"""Attribution of suspicious steps to a cause, by what the same computation gives again here and elsewhere.
+"""Attribution of suspicious steps to a cause, by the results of the same computation here and elsewhere.
 
 The rule is that of Megatron-core's rerun state machine: another result on the same device at once is a transient fault;
 the same result there, and another one on another device, is a persistent fault; the same result everywhere is correct,
@@ -39,12 +39,12 @@ _SUSPICIOUS = frozenset(
 )
 
 _FINITE_EVERYWHERE = (
-    "computed again at once without the other ranks, it was finite on every rank: one of the devices, or the "
+    "recomputed immediately without the other ranks, it was finite on every rank: one of the devices, or the "
     "connection between them"
 )
 _REPLAY_ELSEWHERE = "guard replay with --record, on another device or machine, would decide"
 _REPLAY = "guard replay with --record would decide"
-_NEXT_STEP = "this rank's next step, computed again at once,"
+_NEXT_STEP = "this rank's next step, recomputed immediately,"
 
 
 class SuspiciousSteps:
@@ -68,7 +68,7 @@ class SuspiciousSteps:
         if event.kind is GuardEventKind.RECOMPUTED:
             of_step = values.get("of_step")
             if isinstance(of_step, int) and len(self._again) < MOST:
-                self._again.setdefault((rank, _text(values, "suspicion"), of_step), values)
+                self._again.setdefault((rank, _text(values, "suspicion"), of_step), {**values, "step": event.step})
             return
         if event.kind not in _SUSPICIOUS:
             return
@@ -162,10 +162,10 @@ def _is_worse(event: GuardEvent, before: GuardEvent) -> bool:
 def _of_product(values: Mapping[str, EventValue]) -> tuple[Cause, str]:
     where = f"a matrix product ({_text(values, 'op')}) was wrong"
     if values.get("fault") == "persistent":
-        return Cause.PERSISTENT, f"{where}, and had the same wrong bits when it was computed again on the device"
+        return Cause.PERSISTENT, f"{where}, and had the same wrong bits when it was recomputed on the device"
     if values.get("fault") == "transient":
-        return Cause.TRANSIENT, f"{where}, and had other bits when it was computed again on the device"
-    return Cause.UNKNOWN, f"{where}; whether it is again is not recorded"
+        return Cause.TRANSIENT, f"{where}, and had other bits when it was recomputed on the device"
+    return Cause.UNKNOWN, f"{where}; no second result is recorded"
 
 
 def _of_capture(
@@ -180,22 +180,22 @@ def _of_capture(
     if finite is True or (finite is None and values.get("verdict") == "transient"):
         if values.get("repeats") is False:
             return Cause.UNKNOWN, (
-                "it was finite when computed again at once, but two such computations differ: the device, or "
+                "it was finite when recomputed immediately, but two such computations differ: the device, or "
                 "nondeterministic kernels; torch.use_deterministic_algorithms(True) would decide at the next time"
             )
         if control is not None and control.get("same") is False:
             return Cause.UNKNOWN, (
-                "it was finite when computed again at once, but the next step, too, has other bits then: the device, "
+                "it was finite when recomputed immediately, but the next step, too, has other bits then: the device, "
                 "or the recomputation is not the same (a loss_of that differs, code that changes gradients); "
                 f"{_REPLAY}"
             )
         confirmed = control is not None and control.get("same") is True
-        add = "; the next step, computed again as a control, had the same bits" if confirmed else ""
-        return Cause.TRANSIENT, f"computed again at once on the same device, it was finite{add}"
+        add = "; the next step, recomputed as a control, had the same bits" if confirmed else ""
+        return Cause.TRANSIENT, f"recomputed immediately on the same device, it was finite{add}"
     if finite is False:
-        return Cause.UNKNOWN, f"computed again at once on the same device, it was not finite again; {_REPLAY_ELSEWHERE}"
-    why_not = _text(values, "not_recomputed") or "the event has no result"
-    return Cause.UNKNOWN, f"not computed again at once: {why_not}; {_REPLAY}"
+        return Cause.UNKNOWN, f"recomputed immediately on the same device, it was not finite again; {_REPLAY_ELSEWHERE}"
+    why_not = _text(values, "not_recomputed")
+    return Cause.UNKNOWN, f"not recomputed{f': {why_not}' if why_not else ''}; {_REPLAY}"
 
 
 def of_replays(replays: Sequence[RecordedReplay]) -> tuple[Cause, str] | None:
@@ -218,16 +218,16 @@ def of_comparison(
     The step of the fault is over when the fault is noticed, so a later step is compared with itself.
 
     Args:
-        again: The event of that step; None if there is none.
-        control: The event of the step after it, which no fault made suspicious; None if there is none.
+        again: The event of that step; None without such an event.
+        control: The event of the step after it, which no fault made suspicious; None without one.
     """
     if again is None:
-        return Cause.UNKNOWN, "no step was computed again after it; checks of matrix products (patrol=...) would decide"
+        return Cause.UNKNOWN, "no step was recomputed after it; checks of matrix products (patrol=...) would decide"
     same = again.get("same")
     if same is True:
         return Cause.UNKNOWN, f"{_NEXT_STEP} had the same bits; a wrong matrix product (patrol=...) would decide"
     if same is None:
-        return Cause.UNKNOWN, f"not computed again: {_text(again, 'not_recomputed') or 'the event has no result'}"
+        return Cause.UNKNOWN, f"not recomputed: {_text(again, 'not_recomputed') or 'no reason is recorded'}"
     if control is not None and control.get("same") is True:
         return Cause.TRANSIENT, f"{_NEXT_STEP} had other bits, and the step after it had the same"
     if control is not None and control.get("same") is False:
@@ -273,7 +273,7 @@ def _advice(host: str, device: str, count: Counter[Cause]) -> str:
         return f"keep training, and drain {host or 'its host'} if {where} errs again"
     if count[Cause.DATA_OR_MODEL]:
         return "check the data and the model of the captured step; the device is not the cause"
-    return "compute the step again on another device"
+    return "the evidence names the computation that would decide"
 
 
 def _text(values: Mapping[str, EventValue], key: str) -> str:
