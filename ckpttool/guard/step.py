@@ -492,11 +492,7 @@ class Guard:
         self._checks.compare_replicas(step)
         self._features.take(step, agreed)
         culprits = self._culprits(reading, agreed)
-        ends = False
-        if not agreed.is_finite and not agreed.is_overflow:
-            ends = self._capture(step, culprits)
-        elif not agreed.is_overflow:
-            self._recheck(step)
+        ends = not agreed.is_overflow and self._examine(step, agreed, culprits)
         if drops:
             contain.run(Part.BUFFERS, self._buffers.restore)
         # The loss scaler drops overflows, whatever the guard does.
@@ -638,6 +634,13 @@ class Guard:
         """Discard items that were drawn for a forward pass without gradients."""
         if self._memory is not None:
             self._contain.run(Part.MEMORY, self._memory.evaluated)
+
+    def _examine(self, step: Step, agreed: Agreement, culprits: Sequence[int]) -> bool:
+        """Capture a non-finite step, or compute a suspicious one again; return whether this ends the training."""
+        if not agreed.is_finite:
+            return self._capture(step, culprits)
+        self._recheck(step)
+        return False
 
     def _capture(self, step: Step, culprits: Sequence[int]) -> bool:
         """Capture the stored step, without a lasting change of weights, gradients and buffers.

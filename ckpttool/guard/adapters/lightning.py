@@ -17,9 +17,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ckpttool.guard.adapters import deepspeed
-from ckpttool.guard.gradients import innermost
 from ckpttool.guard.capture.again import CannotRecompute
 from ckpttool.guard.capture.memory import Remembered
+from ckpttool.guard.gradients import innermost
 from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
 from ckpttool.guard.switch import VARIABLE
 
