@@ -311,7 +311,7 @@ def test_a_loss_may_be_told_as_the_number_it_is(tmp_path: Path, *, as_number: bo
     + [({"scaler": scaler}, "scaler must be a loss scaler") for scaler in (3, True, 1024.0)]
     + [({"output": output}, "output must be a path") for output in (b"output", 3)]
     + [({"policy": SkipPolicy(threshold=limit)}, "above 0") for limit in (NOT_A_NUMBER, -1, 0, cast("float", "x"))]
-    + [({"count_threshold": count}, "first dropped update") for count in ("x", 0, True)],
+    + [({"count_threshold": count}, "must be 1 or more dropped updates") for count in ("x", 0, True)],
 )
 def test_a_setting_that_cannot_be_meant_is_an_error_at_the_start(setting: dict[str, Any], says: str) -> None:
     model = SmallNet()

@@ -116,7 +116,7 @@ class TestAWrongSetting:
     @pytest.mark.parametrize(
         ("text", "why"),
         [
-            ("policy=zscore", "begins with the output folder"),
+            ("policy=zscore", "must begin with the output folder"),
             ("output,policy=zz", "unknown policy"),
             ("output,polcy=zscore", "unknown setting 'polcy=zscore'"),
             ("output,patrol=often", "must be a number"),
