@@ -29,6 +29,10 @@ class EngineScale:
         """Return the current scale."""
         return float(self._scale())
 
+    def state_dict(self) -> dict[str, float]:
+        """Return the state that a capture records."""
+        return {"scale": self.get_scale()}
+
 
 def guard_settings(settings: dict[str, Any], engine: str) -> tuple[dict[str, Any], str]:
     """Return the arguments of a guard in an engine, and how the guard was switched on.
