@@ -1,0 +1,1 @@
+"""The rules by which two logs show whether a resume worked."""

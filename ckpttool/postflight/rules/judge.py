@@ -1,0 +1,256 @@
+"""Whether a resumed run is the one that was planned, from its log and the log of the run before it.
+
+A run that crashed at step 530 and resumes from step 500 repeats steps 501 to 530. The first run logged them already: if
+weights, data, optimizer, learning rate and random numbers came back, the second log repeats the first.
+
+The constants are ratios to the step noise. They were measured on 249 small trainings in 38 printings, where none of 606
+right resumes exceeds them; logs of accelerators and of larger models have not confirmed them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.postflight.model import Aspect, Comparison, Judged, Repeated, State, Word
+from ckpttool.postflight.rules.columns import Column, column_of, loss_of, norm_of
+from ckpttool.postflight.rules.data import judged_data, same_as_after_another_save
+from ckpttool.postflight.rules.learning_rate import Rate, RateState, rate_of
+from ckpttool.postflight.rules.numbers import LEAST_ROWS
+from ckpttool.postflight.rules.weights import judged_update, judged_weights, starts_from_scratch
+
+FIRST = 30
+"""Number of repeated steps that are judged: a lost optimizer recovers within about as many."""
+
+_MOST_MEDIAN = 0.02
+"""Median loss difference, in units of the step noise, that no right resume reached (the largest was 0.0056)."""
+
+_MOST_MEDIAN_SPARSE = 0.1
+"""The same for a log that does not show every step."""
+
+_LEAST_FOR_MEDIAN = 10
+"""Repeated rows from which the median is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """What is known about a resume besides the logs."""
+
+    saved: Step
+    """The step of the save."""
+    saves: tuple[Step, ...] = ()
+    """The steps of all saves that the run could have loaded instead, ascending."""
+    is_planned: bool = True
+    """Whether a plan or the user named the save; else it is the newest one before the first new step."""
+    is_averaged: bool = False
+    """Whether the logged loss is the mean since the last log line."""
+    changes_arithmetic: bool = False
+    """Whether ranks, precision or device differ, so that random numbers and roundings may differ, too."""
+
+
+class NothingToCompare(Exception):  # noqa: N818  the name is a statement
+    """The logs do not show a resume."""
+
+
+def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume: Resume) -> Comparison:
+    """Compare the logs of a run and of its resume.
+
+    Args:
+        before: The rows of the run before, ascending by step.
+        after: The rows of the resumed run, ascending by step.
+        resume: The save, and what is known about it.
+
+    Raises:
+        NothingToCompare: A log has no rows.
+    """
+    if not after:
+        raise NothingToCompare("the resumed run has not logged a step yet")
+    if not any(row.step <= resume.saved for row in before):
+        raise NothingToCompare(f"the log has no step before the save at step {resume.saved}")
+    interval = _interval(before)
+    position, resume = _position(after[0].step, interval, resume)
+    if resume.is_averaged and interval > 1 and resume.saved % interval:
+        after = after[1:]  # its mean begins at the resume
+    loss = column_of(loss_of, before, after, resume.saved)
+    norm = column_of(norm_of, before, after, resume.saved)
+    rate = rate_of(before, after, resume.saved)
+    steps = _repeated(before, after, resume.saved)
+    comparison = Comparison(
+        saved=resume.saved,
+        loaded=resume.saved,
+        first=after[0].step if after else Step(resume.saved + interval),
+        aspects=(),
+        repeated=tuple(_rows(before, after, steps)),
+        median_z=None if loss is None or not steps else median(loss.z(_within(loss, steps)[:FIRST]) or [0.0]),
+        loss_noise=None if loss is None else loss.noise,
+        resolution=None if loss is None else loss.resolution,
+    )
+    if loss is None:
+        return replace(comparison, aspects=(position, *_unjudged(before, resume.saved), _of_rate(rate)))
+    if starts_from_scratch(loss, before, after, resume.saved, resume.saves):
+        scratch = Judged(
+            aspect=Aspect.WEIGHTS,
+            state=State.CONTRADICTED,
+            word=Word.SCRATCH,
+            why="the loss begins near the value with which the first run began",
+        )
+        data = Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why="the weights are not those of the save")
+        update = _of_rate(rate) if rate.state is not RateState.EQUAL else replace(data, aspect=Aspect.UPDATE)
+        return replace(comparison, loaded=None, aspects=(position, data, scratch, update))
+    return _with_columns(comparison, position, _Rows(before=before, after=after, steps=steps, interval=interval), loss, norm, rate, resume)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    before: Sequence[StepMetrics]
+    after: Sequence[StepMetrics]
+    steps: list[Step]
+    interval: int
+
+
+def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
+    comparison: Comparison,
+    position: Judged,
+    rows: _Rows,
+    loss: Column,
+    norm: Column | None,
+    rate: Rate,
+    resume: Resume,
+) -> Comparison:
+    """Judge data, weights and update by the columns of both logs."""
+    columns = [column for column in (loss, norm) if column is not None]
+    other = same_as_after_another_save(columns, resume.saved, resume.saves, rows.interval)
+    if other is not None:
+        weights = Judged(
+            aspect=Aspect.WEIGHTS,
+            state=State.CONTRADICTED,
+            word=Word.CHECKPOINT,
+            why=f"the resumed run repeats the first run's values from step {other + rows.interval} on",
+        )
+        data = Judged(
+            aspect=Aspect.DATA,
+            state=State.CONTRADICTED,
+            word=Word.DATA_REPEATED,
+            why=f"{counted(resume.saved - other, 'step')} of data are trained on again",
+        )
+        return replace(comparison, loaded=other, aspects=(position, data, weights, _of_rate(rate)))
+    steps = [step for step in rows.steps if all(step in column.before and step in column.after for column in columns)]
+    has_first = bool(steps) and steps[0] <= resume.saved + rows.interval
+    data = judged_data(columns, steps, resume.saved, is_averaged=resume.is_averaged, interval=rows.interval)
+    weights = judged_weights(
+        columns, steps, data, has_first=has_first, changes_arithmetic=resume.changes_arithmetic, is_fine=_is_fine(columns)
+    )
+    update = judged_update(columns, steps, data, rate, has_first=has_first, is_fine=_is_fine(columns))
+    if rate.state is RateState.RESTARTED or rate.state is RateState.DIFFERS:
+        update = _of_rate(rate)
+    aspects = (position, data, weights, update)
+    if not any(judged.state is State.CONTRADICTED for judged in aspects):
+        aspects = _caught(aspects, comparison.median_z, len(steps), rows.interval, resume)
+    return replace(comparison, aspects=aspects)
+
+
+def _is_fine(columns: Sequence[Column]) -> bool:
+    """Return whether the finer column is printed finely enough for a proof."""
+    return min(column.resolution for column in columns) <= 0.01  # noqa: PLR2004  1 % of the step noise
+
+
+def _caught(
+    aspects: tuple[Judged, Judged, Judged, Judged], middle: float | None, count: int, interval: int, resume: Resume
+) -> tuple[Judged, ...]:
+    """Contradict the weights without a word if the median difference is larger than in any right resume."""
+    most = _MOST_MEDIAN if interval == 1 else _MOST_MEDIAN_SPARSE
+    if resume.changes_arithmetic or middle is None or count < _LEAST_FOR_MEDIAN or middle <= most:
+        return aspects
+    position, data, weights, update = aspects
+    caught = Judged(
+        aspect=Aspect.WEIGHTS,
+        state=State.CONTRADICTED,
+        word=Word.DIFFERS,
+        why=(
+            f"half of the first {min(count, FIRST)} repeated losses differ by more than {middle:.2g} of the step noise; "
+            f"right resumes stay below {most:g}"
+        ),
+    )
+    return position, _weaker(data), caught, _weaker(update)
+
+
+def _weaker(judged: Judged) -> Judged:
+    """Return a judgement that does not claim a proof, because something unnamed is wrong."""
+    return replace(judged, state=State.CONSISTENT) if judged.state is State.PROVEN else judged
+
+
+def _interval(rows: Sequence[StepMetrics]) -> int:
+    """Return the usual number of steps between two rows."""
+    gaps = [second.step - first.step for first, second in pairwise(rows)]
+    return max(1, int(median(gaps))) if gaps else 1
+
+
+def _position(first: Step, interval: int, resume: Resume) -> tuple[Judged, Resume]:
+    """Judge the first new step; if another save was loaded, return the resume from that one."""
+    saved, aspect = resume.saved, Aspect.POSITION
+    if first <= saved - interval + 1:
+        loaded = max((save for save in resume.saves if save < first), default=None)
+        source = f"the save at step {loaded} was loaded" if loaded is not None else "no save before that step is known"
+        judged = Judged(
+            aspect=aspect,
+            state=State.CONTRADICTED,
+            word=Word.POSITION,
+            why=f"the first new step is {first}, not one after {saved}: {source}",
+        )
+        return judged, resume if loaded is None else replace(resume, saved=loaded)
+    if first > saved + interval:
+        why = f"the first logged step is {first}: rows between {saved} and {first} are missing"
+        return Judged(aspect=aspect, state=State.NOT_SHOWN, why=why), resume
+    if not resume.is_planned:
+        why = f"the first new step is {first}; no plan names the save, so the newest one before it is assumed"
+        return Judged(aspect=aspect, state=State.CONSISTENT, why=why), resume
+    return Judged(aspect=aspect, state=State.PROVEN, why=f"the first new step is {first}"), resume
+
+
+def _repeated(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step) -> list[Step]:
+    logged = {row.step for row in before}
+    return [row.step for row in after if row.step > saved and row.step in logged]
+
+
+def _within(column: Column, steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if step in column.before and step in column.after]
+
+
+def _rows(before: Sequence[StepMetrics], after: Sequence[StepMetrics], steps: Sequence[Step]) -> list[Repeated]:
+    first = {row.step: row.loss for row in before}
+    second = {row.step: row.loss for row in after}
+    rows = []
+    for step in steps:
+        old, new = first[step], second[step]
+        if old is not None and new is not None:
+            rows.append(Repeated(step=step, before=old, after=new))
+    return rows
+
+
+def _unjudged(before: Sequence[StepMetrics], saved: Step) -> tuple[Judged, Judged]:
+    """Return data and weights, if too few rows before the save show the step noise."""
+    count = sum(1 for row in before if row.step <= saved and row.loss is not None)
+    why = f"{counted(count, 'row')} with a loss before the save; the step noise needs {LEAST_ROWS}"
+    return (
+        Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why=why),
+        Judged(aspect=Aspect.WEIGHTS, state=State.NOT_SHOWN, why=why),
+    )
+
+
+def _of_rate(rate: Rate) -> Judged:
+    """Return the judgement of the update by the learning rate alone."""
+    match rate.state:
+        case RateState.RESTARTED:
+            return Judged(
+                aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.LEARNING_RATE, why=rate.why
+            )
+        case RateState.DIFFERS:
+            return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.DIFFERS, why=rate.why)
+        case RateState.EQUAL:
+            return Judged(aspect=Aspect.UPDATE, state=State.CONSISTENT, why=rate.why)
+        case RateState.NOT_SHOWN:
+            return Judged(aspect=Aspect.UPDATE, state=State.NOT_SHOWN, why=rate.why)

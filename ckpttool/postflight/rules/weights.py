@@ -1,0 +1,158 @@
+"""Whether the resumed run has the weights of the save, and updates them as planned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.postflight.model import Aspect, Judged, State, Word
+from ckpttool.postflight.rules.columns import Column
+from ckpttool.postflight.rules.data import EQUAL
+from ckpttool.postflight.rules.learning_rate import Rate, RateState
+from ckpttool.postflight.rules.numbers import correlation, mean_and_error, rms
+
+_FAR = 0.05
+"""Difference, in units of the step noise, above the first repeated step of every right resume (0.038)."""
+
+_ROWS_FOR_WORD = 20
+_JUDGED = 30
+
+
+def starts_from_scratch(
+    loss: Column, before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step, saves: Sequence[Step]
+) -> bool:
+    """Return whether the resumed run begins with fresh weights."""
+    old = [loss.before[step] for step in sorted(loss.before) if step <= saved]
+    new = [loss.after[step] for step in sorted(loss.after) if step > saved][:3]
+    if not new:
+        return False
+    level = median(old[-20:])
+    top = old[0] - level
+    steps = [step for step in sorted(loss.after) if step > saved][:3]
+    shifts = [loss.after[step] - loss.before.get(step, level) for step in steps]
+    if top <= 5 * loss.noise or shifts[0] <= 0.7 * top or fmean(shifts) <= 3 * loss.noise:  # noqa: PLR2004  as measured
+        return False
+    levels = [_level_at(loss, save) for save in saves if save <= saved] + [level]
+    nearest = min(abs(new[0] - value) for value in levels if value is not None)
+    return nearest > 2 * abs(new[0] - old[0])
+
+
+def _level_at(loss: Column, save: Step) -> float | None:
+    """Return the loss around a save."""
+    values = [loss.before[step] for step in sorted(loss.before) if step <= save][-20:]
+    return median(values) if values else None
+
+
+def judged_weights(  # noqa: PLR0913  callers name them
+    columns: Sequence[Column],
+    steps: Sequence[Step],
+    data: Judged,
+    *,
+    has_first: bool,
+    changes_arithmetic: bool,
+    is_fine: bool,
+) -> Judged:
+    """Judge whether the weights are those of the save.
+
+    Args:
+        columns: Loss, and gradient norm if both logs have it.
+        steps: Steps that both logs have, ascending.
+        data: The judgement of the data.
+        has_first: Whether the first step after the save is among them.
+        changes_arithmetic: Whether ranks, precision or device differ.
+        is_fine: Whether the log is printed finely enough for a proof.
+    """
+
+    def judged(state: State, why: str, word: Word | None = None) -> Judged:
+        return Judged(aspect=Aspect.WEIGHTS, state=state, why=why, word=word)
+
+    has_same_data = data.state in {State.PROVEN, State.CONSISTENT}
+    if not steps or not has_same_data:
+        why = "the data differ" if steps else "no step after the save was logged by both runs"
+        return judged(State.NOT_SHOWN, why)
+    if not has_first:
+        return judged(State.NOT_SHOWN, "the first step after the save was not logged by both runs")
+    z = _largest(columns, steps)
+    if z[0] <= EQUAL:
+        state = State.PROVEN if is_fine else State.CONSISTENT
+        return judged(state, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
+    if changes_arithmetic:
+        return judged(State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic")
+    if z[0] <= _FAR or median(z[:_JUDGED]) <= _FAR:
+        return judged(State.CONSISTENT, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
+    return judged(State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps))
+
+
+def _word(loss: Column, steps: Sequence[Step]) -> Word:
+    """Return the likely cause of other weights, or of other random numbers."""
+    differences = [d / loss.noise for d in loss.differences(steps)]
+    if len(differences) < _ROWS_FOR_WORD:
+        return Word.DIFFERS
+    mean, error = mean_and_error(differences)
+    if mean > 3.5 * error and mean > 0.05:  # noqa: PLR2004  as measured
+        return Word.CHECKPOINT
+    third = len(differences) // 3
+    thirds = [rms(differences[part * third : (part + 1) * third]) for part in range(3)]
+    even = max(thirds) <= 1.7 * min(thirds)
+    unrelated = correlation(differences[:-1], differences[1:]) < 0.4  # noqa: PLR2004  as measured
+    if abs(mean) < 2 * error and even and unrelated and rms(differences) < 0.3:  # noqa: PLR2004  as measured
+        return Word.RANDOM
+    return Word.DIFFERS
+
+
+def judged_update(  # noqa: PLR0913  callers name them
+    columns: Sequence[Column],
+    steps: Sequence[Step],
+    data: Judged,
+    rate: Rate,
+    *,
+    has_first: bool,
+    is_fine: bool,
+) -> Judged:
+    """Judge whether the updates after the first step are those of the first run.
+
+    Args:
+        columns: Loss, and gradient norm if both logs have it.
+        steps: Steps that both logs have, ascending.
+        data: The judgement of the data.
+        rate: The comparison of the learning rates.
+        has_first: Whether the first step after the save is among them.
+        is_fine: Whether the log is printed finely enough for a proof.
+    """
+
+    def judged(state: State, why: str, word: Word | None = None) -> Judged:
+        return Judged(aspect=Aspect.UPDATE, state=state, why=why, word=word)
+
+    has_same_data = data.state in {State.PROVEN, State.CONSISTENT}
+    if not has_first or not has_same_data or len(steps) < 2:  # noqa: PLR2004  one update shows in the second step
+        if rate.state is RateState.EQUAL:
+            return judged(State.NOT_SHOWN, f"{rate.why}; the optimizer's effect is not shown")
+        return judged(State.NOT_SHOWN, "an update shows only in the steps after the first repeated one")
+    by_column = [column.z(steps) for column in columns]
+    for place, z in enumerate(by_column):
+        others = [other[0] for number, other in enumerate(by_column) if number != place]
+        if _shows_lost_optimizer(z, columns[place].resolution) and all(first <= _FAR for first in others):
+            rate_is_equal = rate.state is RateState.EQUAL and not rate.is_flat
+            cause = "" if rate_is_equal else "; or the learning rate, which the logs do not show"
+            why = f"step {steps[0]} is equal, and the difference grows to {max(z[1:6]):.2g} of the step noise after it"
+            return judged(State.CONTRADICTED, why + cause, Word.OPTIMIZER)
+    z = _largest(columns, steps)
+    quiet = sum(value <= EQUAL for value in z) / len(z)
+    if len(z) >= 10 and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
+        return judged(State.PROVEN, f"{counted(len(z), 'repeated step')} differ by at most {max(z):.2g} of the step noise")
+    return judged(State.CONSISTENT, f"{counted(len(z), 'repeated step')} differ by {median(z):.2g} of the step noise")
+
+
+def _shows_lost_optimizer(z: Sequence[float], resolution: float) -> bool:
+    """Return whether the first step is equal, and the next ones move away from it."""
+    largest = max(z[1:6], default=0.0)
+    middle = median(z[1:_JUDGED]) if len(z) > 1 else 0.0
+    is_growing = largest > _FAR and largest > 10 * max(z[0], resolution)
+    return z[0] <= 0.004 and is_growing and middle > 0.03 and not math.isnan(middle)  # noqa: PLR2004  as measured
+
+
+def _largest(columns: Sequence[Column], steps: Sequence[Step]) -> list[float]:
+    return [max(values) for values in zip(*(column.z(steps) for column in columns), strict=True)]
