@@ -10,6 +10,7 @@ FEATURES = (
     "inspect",
     "guard",
     "fp8",
+    "postflight",
     "report",
     "watch",
 )

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ckpttool.health.verbs.replay import Logs
     from ckpttool.inspect.model import Difference
     from ckpttool.nodes.model import PartQuestion, PartWritten
+    from ckpttool.postflight.model.answers import Postflight
+    from ckpttool.postflight.model.questions import PostflightQuestion
     from ckpttool.replicas.model import Healing, HealOrder
     from ckpttool.report.model import PageForm, ReportQuestion
 
@@ -109,6 +111,7 @@ __all__ = [
     "on_ray",
     "part",
     "parts_of_nodes",
+    "postflight",
     "preflight",
     "prune",
     "read_config",
@@ -844,6 +847,79 @@ def preflight(
         strict: Answer no-go if a newer checkpoint was skipped.
     """
     return _answer("preflight", locals())
+
+
+@overload
+def postflight(
+    path: StrPath | None = None,
+    *,
+    before: StrPath | Sequence[StrPath] | None = None,
+    after: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    from_step: int | None = None,
+    wait: str | float | None = None,
+    layout: str | None = None,
+    config: StrPath | None = None,
+    report: StrPath | Sequence[StrPath] | None = None,
+    allow: str | Sequence[str] | None = None,
+    **unknown: NoReturn,
+) -> Postflight: ...
+
+
+@overload
+def postflight(
+    path: TreeQuestion,
+    question: PostflightQuestion = ...,
+) -> Postflight: ...
+
+
+@overload
+def postflight(
+    path: StrPath | None,
+    question: PostflightQuestion,
+    /,
+) -> Postflight: ...
+
+
+def postflight(
+    path: Where = None,
+    question: PostflightQuestion | None = None,
+    *,
+    before: StrPath | Sequence[StrPath] | None = None,
+    after: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    from_step: int | None = None,
+    wait: str | float | None = None,
+    layout: str | None = None,
+    config: StrPath | None = None,
+    report: StrPath | Sequence[StrPath] | None = None,
+    allow: str | Sequence[str] | None = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Judge whether a run resumed as planned, by its log and the log of the run before it.
+
+    Args:
+        path: Checkpoint folder, or the JSON of `ckpttool resolve`; - reads it from stdin. Or `TreeQuestion`.
+        question: The logs, and the step of the save.
+        before: Log of the first run; repeatable. Default: the logs near DIR.
+        after: Log of the resumed run; repeatable. Default: the logs near DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        from_step: Step of the checkpoint that the run should have resumed from. Default: from PLAN.json, else the
+            newest save before the first new step.
+        wait: Wait up to this long until the logs show the answer, such as 10m (a bare number is minutes).
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        config: Training config, to read world size, batch size and sink size from.
+        report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
+        allow: Accept findings with this code; repeatable.
+
+    Raises:
+        UsageError: A log or the plan does not exist or cannot be used, or the step of the save is unknown.
+        UnknownLayoutError: There is no tree at the path, and it is needed.
+        NothingToResumeError: The plan chooses no checkpoint.
+        IncompleteError: A log cannot be read to its end.
+    """
+    return _answer("postflight", locals())
 
 
 @overload

@@ -50,6 +50,7 @@ VERBS: Mapping[str, Verb] = {
         "core.domain.launch:Launch|core.domain.launch:Fragment|core.domain.preflight:Preflight",
     ),
     "preflight": Verb("core.verbs.preflighting:preflight", positional=("config",)),
+    "postflight": Verb("postflight.verbs:postflight", "postflight.model.answers:Postflight"),
     "report": Verb("report.verbs:report", "core.domain.plan:Resolution", alone=True, without=frozenset({"dry_run"})),
     "lint_config": Verb("core.verbs.configs:lint_config", without=frozenset({"diff", "dry_run"})),
     "seal": Verb("core.verbs.sealing:seal", "core.domain.manifest:Sealed", without=frozenset({"dry_run"})),

@@ -33,6 +33,7 @@ MAIN = {
     "health": Place("health.commands", "Show which checkpoints are healthy, based on the logged norms."),
     "preflight": Place("core.commands.preflight", "Decide go or no-go before a launch. Changes nothing."),
     "launch": Place("core.commands.launch", "Write a config that resumes the run, and print the command."),
+    "postflight": Place("postflight.commands", "Check by the logs of both runs whether a resume worked."),
     "scale-skip": Place("core.commands.scale_skip", "Compute data_skip_steps for a new global batch size."),
     "report": Place("report.commands", "Write a report page with everything known about a tree."),
     "seal": Place("core.commands.seal", "Record the checksums of a checkpoint, to detect later damage."),

@@ -19,7 +19,7 @@ from ckpttool.core.commands.options import Format
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, same_file, whole
 from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.preflight import Lint, Preflight
+from ckpttool.core.domain.preflight import Lint, Preflight, Reported
 from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
     return ReportFormat(format_name), path
 
 
-def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
+def show(answer: Preflight | Lint | Reported, options: ReportOptions) -> ExitCode:
     """Write the files, then the result, so that a reader of the result can rely on the files unless an error follows.
 
     Raises:
@@ -151,13 +151,14 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
     return answer.exit_code
 
 
-def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
+def _text(answer: Preflight | Lint | Reported, fmt: ReportFormat) -> str:
     """Format a report in any format except the table, which is drawn for a terminal."""
-    from ckpttool.core.render.answers.preflight import document, ranks_of, verdict
+    from ckpttool.core.render.answers import texts_of
+    from ckpttool.core.render.answers.preflight import ranks_of, verdict
     from ckpttool.core.render.json import dumps
 
     if fmt is ReportFormat.JSON:
-        return dumps(document(answer))
+        return dumps(texts_of(answer).document(answer))
     if fmt is ReportFormat.GITHUB:
         from ckpttool.core.render.github import annotate
 
@@ -182,21 +183,27 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     return dumps(sarif(answer.checks, place=_place(answer), version=__version__))
 
 
-def _place(answer: Preflight | Lint) -> str:
+def _place(answer: Preflight | Lint | Reported) -> str:
     """Return the location of results that are not about a file."""
+    if isinstance(answer, Reported):
+        return answer.place
     return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name
 
 
 # --- files that may be overwritten ---------------------------------------------------------------------------------
 
-_SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
+_SCHEMAS = ("ckpttool/preflight/", "ckpttool/postflight/", "ckpttool/lint/")
 _SUITE = re.compile(
     r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z0-9 -]+"[^>]*>"""
 )
 _ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
-_SUMMARY = re.compile(r"## ckpttool (preflight|lint|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_SUMMARY = re.compile(
+    r"## ckpttool (preflight|postflight|lint|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n"
+)
 _ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
-_VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing prevents")
+_VERDICT = re.compile(
+    r"(NO-GO|GO|Resumed as planned|The resume is wrong): |Cannot tell|[0-9]+ configs?: nothing prevents"
+)
 
 
 def assert_reports_replaceable(

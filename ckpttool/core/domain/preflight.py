@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -93,6 +94,32 @@ def exit_of(checks: Iterable[Check]) -> ExitCode:
     for check in checks:
         codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
     return next((code for code in _STOPS_FIRST if code in codes), max(codes, default=ExitCode.OK))
+
+
+class Reported(Answered):
+    """An answer that consists of checks and has all formats of a report; `Preflight` and `Lint` have them as well."""
+
+    __slots__ = ()
+
+    headline: str
+    """The answer in one line."""
+    checks: tuple[Check, ...]
+    view: View
+
+    @property
+    @abstractmethod
+    def command(self) -> str:
+        """The words of its command."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Path for findings that are not about a file."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 if every check passed, else the safest of the codes of the checks."""
+        return exit_of(self.checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,10 @@ class LogReader:
             names.update(dict.fromkeys(paths))
         return tuple(names)
 
+    def near(self, root: str) -> tuple[RankLogs, ...]:
+        """Return the logs of each rank, lowest rank first, near the folder of the checkpoints; empty: no logs."""
+        return next((logs for places in self._places if (logs := places.near(root))), ())
+
     def _inside(self, folder: str) -> tuple[str, ...]:
         logs_inside = next((logs for places in self._places if (logs := places.inside(folder))), ())
         if not logs_inside:
@@ -153,7 +157,7 @@ class LogReader:
         """
         if patterns:
             return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
-        ranks = () if root is None else next((logs for places in self._places if (logs := places.near(root))), ())
+        ranks = () if root is None else self.near(root)
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
     def _first_stage(self, ranks: Sequence[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:

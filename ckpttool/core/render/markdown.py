@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpttool.core.domain.finding import summary_of
-from ckpttool.core.domain.preflight import Lint, Preflight, Reason
+from ckpttool.core.domain.preflight import Lint, Preflight, Reason, Reported
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.preflight import kinds, ranks_of, verdict, word
 from ckpttool.core.render.escape import shown
@@ -26,12 +26,12 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 """Characters that would end a cell or begin a tag; replacing them is safest."""
 
 
-def summary(answer: Preflight | Lint) -> str:
+def summary(answer: Preflight | Lint | Reported) -> str:
     """Return a heading with the verdict, a table of the checks, and a table of the reasons, most severe first."""
     return "\n".join(_lines(answer))
 
 
-def _lines(answer: Preflight | Lint) -> Iterator[str]:
+def _lines(answer: Preflight | Lint | Reported) -> Iterator[str]:
     command = "preflight" if isinstance(answer, Preflight) else answer.command
     yield from (f"## ckpttool {command}: {plain(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
     for check in answer.checks:

@@ -18,6 +18,7 @@ _LEAST_DRAWN = 2  # least number of different steps for a curve
 @dataclass(frozen=True, slots=True)
 class _Signs:
     point: str
+    earlier: str
     threshold: str
     healthy: str
     unhealthy: str
@@ -29,8 +30,8 @@ class _Signs:
     floor: str
 
 
-_UNICODE = _Signs("•", "─", "▲", "✗", "?", "↑", "█", "│", "└", "─")
-_ASCII = _Signs("*", "-", "^", "x", "?", "!", "#", "|", "+", "-")
+_UNICODE = _Signs("•", "o", "─", "▲", "✗", "?", "↑", "█", "│", "└", "─")
+_ASCII = _Signs("*", "o", "-", "^", "x", "?", "!", "#", "|", "+", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     *,
     lines: Sequence[float] = (),
     marks: Iterable[Mark] = (),
+    earlier: Sequence[tuple[Step, float]] = (),
     unicode: bool = True,
     width: int = WIDTH,
 ) -> str:
@@ -61,6 +63,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
         points: Step and value, in any order.
         lines: Values drawn as lines across the chart: a threshold, or the edges of a band.
         marks: Checkpoints.
+        earlier: Values of an earlier run at the same steps, hidden by `points` if both are equal.
         unicode: Whether the terminal shows more than ASCII.
         width: Columns.
     """
@@ -69,7 +72,8 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     finite = [norm for _, norm in points if math.isfinite(norm)]
     if not finite or len({step for step, _ in points}) < _LEAST_DRAWN:
         return f"{title}\n(too few values for a curve)\n"
-    scale = _Scale.over([*finite, *lines])
+    finite_earlier = [(step, value) for step, value in earlier if math.isfinite(value)]
+    scale = _Scale.over([*finite, *lines, *(value for _, value in finite_earlier)])
     first, last = min(step for step, _ in points), max(step for step, _ in points)
 
     def column(step: Step) -> int:
@@ -78,12 +82,14 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     cells = [[" "] * columns for _ in range(_HEIGHT)]
     for value in lines:
         cells[scale.row(value)] = [signs.threshold] * columns
+    for index, value in _furthest(finite_earlier, column).items():
+        cells[scale.row(value)][index] = signs.earlier
     for index, norm in _furthest(points, column).items():
         row = scale.row(norm) if math.isfinite(norm) else 0
         cells[row][index] = signs.point if math.isfinite(norm) else signs.over
     labels = {0: scale.value(0), _HEIGHT - 1: scale.value(_HEIGHT - 1)}
     labels.update({scale.row(value): value for value in lines})
-    drawn = [title]
+    drawn = [f"{title} ({signs.point} resumed run, {signs.earlier} first run)" if earlier else title]
     drawn += [f"{_label(labels.get(row))} {signs.axis}{''.join(cells[row])}".rstrip() for row in range(_HEIGHT)]
     marks_below = _marks_line([mark for mark in marks if first <= mark.step <= last], column, columns, signs)
     ends = f"{first}{last:>{max(1, columns - len(str(first)))}}"

@@ -132,7 +132,7 @@ def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
     first = next((row for row in attempt.rows if row.consumed_samples is not None), None)
     if place == len(rows) or first is None or first.consumed_samples is None:
         return 0
-    batch, batch_before = _batch(attempt.rows), _batch(rows[place:]) or _batch(rows[::-1])
+    batch, batch_before = batch_of(attempt.rows), batch_of(rows[place:]) or batch_of(rows[::-1])
     if batch is not None and batch_before is not None and batch <= batch_before:
         return 0
     # A single step does not show its batch size.
@@ -144,7 +144,7 @@ def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
     return 0
 
 
-def _batch(rows: Sequence[StepMetrics]) -> float | None:
+def batch_of(rows: Sequence[StepMetrics]) -> float | None:
     """Return the samples per step between the first two entries that show the samples; None if there are no two."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     (step, samples), (later, more) = next(counted, (0, 0)), next(counted, (0, 0))

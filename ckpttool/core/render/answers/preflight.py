@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Row, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.core.domain.preflight import Check, DiskNeed, FixedConfig, Lint, Outcome, Preflight, Reason
+from ckpttool.core.domain.preflight import Check, DiskNeed, FixedConfig, Lint, Outcome, Preflight, Reason, Reported
 from ckpttool.core.domain.settings import dotted
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.plan import chosen_checkpoint, plan_document
@@ -198,8 +198,10 @@ def _place(reason: Reason) -> str:
     return f"{shown(reason.file)}{at}: "
 
 
-def verdict(answer: Preflight | Lint) -> str:
+def verdict(answer: Preflight | Lint | Reported) -> str:
     """Return the verdict in one line."""
+    if isinstance(answer, Reported):
+        return answer.headline
     if not answer.go:
         code = answer.exit_code
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
@@ -211,8 +213,8 @@ def verdict(answer: Preflight | Lint) -> str:
     return f"{counted(len(answer.checks), 'config')}: nothing prevents a launch"
 
 
-def ranks_of(answer: Preflight | Lint) -> int | None:
-    """Return the number of ranks of the training run; None if unknown."""
+def ranks_of(answer: Preflight | Lint | Reported) -> int | None:
+    """Return the number of ranks of the training run; None if that is unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size

@@ -1,0 +1,311 @@
+"""Findings about a resume that only the logs of both runs show."""
+
+from __future__ import annotations
+
+from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
+
+_MEASURED = (
+    "The thresholds were measured on 249 small trainings, each resumed rightly and with every fault, with logs printed "
+    "in 38 ways; no right resume exceeded them. Logs of GPUs and NPUs have not confirmed them yet."
+)
+
+_AGAIN = "    ckpttool postflight DIR"
+
+
+class PostflightCode(metaclass=Rows):
+    """Findings about a resume that only the logs of both runs show."""
+
+    RESUME_POSITION_WRONG = Row(
+        "resume-position-wrong",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="start it with the settings that `ckpttool resolve` prints, which load the planned checkpoint",
+        group="Training logs",
+        headline="The resumed run continues from another step than planned",
+        meaning=(
+            "The first step in the log of the resumed run does not follow the step of the planned checkpoint. The "
+            "trainer loaded an older checkpoint, or none, and repeats more steps than necessary."
+        ),
+        evidence=(
+            "The first logged step is compared with the step of the plan or of --from-step, and with the steps of the "
+            "checkpoints in the tree."
+        ),
+        trainers={
+            "MindFormers": (
+                "With `resume_training: True` it loads the newest name that all ranks have, whatever the plan chose. "
+                "Name the checkpoint in the config, as `launch` does."
+            ),
+            "Hugging Face's Trainer": (
+                "`resume_from_checkpoint=True` loads the folder with the highest number. Give the path of the planned "
+                "checkpoint."
+            ),
+            "Lightning": "`ckpt_path='last'` loads the newest file named last*.ckpt. Give the path of the checkpoint.",
+            "Megatron-LM": "It loads the iteration in latest_checkpointed_iteration.txt, unless `--ckpt-step` is set.",
+            "torchtitan": "It loads the newest step, unless `--checkpoint.load_step` is set.",
+        },
+        to_do=(
+            "Stop the run if the lost steps matter, and start it with the settings that load the planned checkpoint:",
+            "    ckpttool resolve DIR",
+        ),
+    )
+
+    RESUME_LEARNING_RATE_RESTARTED = Row(
+        "resume-learning-rate-restarted",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="restore the scheduler's state with the weights, and resume again from the same checkpoint",
+        group="Training logs",
+        headline="The learning-rate schedule began again at its first step",
+        meaning=(
+            "The step counter continues, but the learning rate has the values of the first steps: the state of the "
+            "scheduler was not restored. A warm-up in the middle of a training run wastes steps; a learning rate that "
+            "is too high can undo progress."
+        ),
+        evidence=(
+            "The learning rate of every step that both runs log is compared, to six digits. It differs from the first "
+            "run's value at the same step, and equals its value as many steps after the start. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": "The weights were loaded without `resume_training`, as for fine-tuning.",
+            "Hugging Face's Trainer": (
+                "The checkpoint has no scheduler.pt, or the weights were loaded with `from_pretrained` instead of "
+                "`resume_from_checkpoint`."
+            ),
+            "Lightning": "The weights were loaded with `load_from_checkpoint`. Pass `ckpt_path` to `fit`.",
+            "Megatron-LM": (
+                "`--finetune`, or `--no-load-optim`; `--override-opt_param-scheduler` replaces the saved schedule."
+            ),
+            "torchtitan": "`lr_scheduler` is in `checkpoint.exclude_from_loading`.",
+        },
+        to_do=(
+            "Stop the run, correct the setting, and resume from the same checkpoint. If the new schedule is intended:",
+            "    ckpttool postflight DIR --allow resume-learning-rate-restarted",
+        ),
+    )
+
+    RESUME_OPTIMIZER_LOST = Row(
+        "resume-optimizer-lost",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="check that the checkpoint has the optimizer state and that the trainer loads it, then resume again",
+        group="Training logs",
+        headline="The optimizer state was not restored",
+        meaning=(
+            "The first repeated step equals the first run, so weights and batches are right, but the next steps move "
+            "away from it: the updates differ. The moments (or the momentum) of the optimizer began at zero. Their "
+            "effect on the loss fades within about 30 steps, so a later look at the curve does not show it. If the "
+            "logs do not show the learning rate, it may be the cause instead."
+        ),
+        evidence=(
+            "The difference of the first repeated step is at most 0.4 % of the step noise, and grows to more than 5 % "
+            "within five steps. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": "The weights were loaded without `resume_training`, or from files that have only weights.",
+            "Hugging Face's Trainer": (
+                "The checkpoint has no optimizer.pt, for example with `save_only_model`: the optimizer is "
+                "re-initialized silently."
+            ),
+            "Lightning": "The weights were loaded with `load_from_checkpoint`. Pass `ckpt_path` to `fit`.",
+            "Megatron-LM": "`--no-load-optim`, `--no-save-optim` or `--finetune`.",
+            "torchtitan": "`optimizer` is in `checkpoint.exclude_from_loading`, or only the model was saved.",
+        },
+        to_do=(
+            "Check whether the checkpoint has the optimizer state:",
+            "    ckpttool inspect DIR:NAME",
+            "If it has, correct the setting and resume again; else resume from a checkpoint that has it.",
+        ),
+    )
+
+    RESUME_DATA_REPEATED = Row(
+        "resume-data-repeated",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="set the data position that `ckpttool resolve` prints, and resume again from the same checkpoint",
+        group="Training logs",
+        headline="The resumed run trains on samples that were trained on before",
+        meaning=(
+            "The losses follow those of earlier steps of the first run: the data began again, or at an earlier "
+            "position. The samples after it are trained on twice, and others may never be read."
+        ),
+        evidence=(
+            "The changes of the loss from step to step are compared with those of the first run at every offset; one "
+            "offset correlates far better than all others. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": (
+                "`data_skip_steps` is missing or too small, or `ignore_data_skip` is set. `launch` writes the right "
+                "value."
+            ),
+            "Hugging Face's Trainer": "`ignore_data_skip` is set: the data begins again at the start of the epoch.",
+            "Lightning": (
+                "The data loader saves no state, so the epoch begins again. Use a loader with state_dict(), such as "
+                "torchdata's StatefulDataLoader."
+            ),
+            "Megatron-LM": "`--finetune` sets the consumed samples to zero.",
+            "torchtitan": "`dataloader` is in `checkpoint.exclude_from_loading`.",
+        },
+        to_do=(
+            "Show the position at which the data should resume, and the setting for it:",
+            "    ckpttool resolve DIR",
+        ),
+    )
+
+    RESUME_DATA_OTHER = Row(
+        "resume-data-other",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="compare seed, data set, batch size and data position of both runs",
+        group="Training logs",
+        headline="The resumed run trains on other batches than the first run",
+        meaning=(
+            "The level of the loss is right, but its changes from step to step are not those of the first run: the "
+            "order of the samples is another one, or the position of the data is wrong. Samples may be skipped or "
+            "repeated. Batches that no log shows cannot be identified."
+        ),
+        evidence=(
+            "The changes of the loss over the repeated steps correlate by at most 0.5 with those of the first run; "
+            "with the same data they correlate by at least 0.7 even if another part is wrong. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": (
+                "The skip was applied twice, or was computed for another batch size, or the seed of the data set "
+                "changed."
+            ),
+            "Hugging Face's Trainer": "`seed`, `data_seed`, the batch size or the number of ranks changed.",
+            "Lightning": "A shuffled loader without a saved state draws another order.",
+            "Megatron-LM": "`--seed`, `--data-path`, `--split` or the number of training samples changed.",
+            "torchtitan": "The number of data-parallel ranks, the seed or the data set changed.",
+        },
+        to_do=(
+            "Compare the data settings of both runs, and the position at which the data should resume:",
+            "    ckpttool resolve DIR",
+            "If the other data is intended:",
+            "    ckpttool postflight DIR --allow resume-data-other",
+        ),
+    )
+
+    RESUME_RANDOM_STATE_LOST = Row(
+        "resume-random-state-lost",
+        weights=(UNKNOWN,),
+        check="launch",
+        remedy="check whether the random-number state is saved and loaded; on other ranks or devices this is lawful",
+        group="Training logs",
+        headline="The random-number state may not have been restored",
+        meaning=(
+            "The losses differ by small, even amounts around those of the first run, as with other dropout masks. "
+            "The run is usable, but not reproducible. Another number of ranks, another precision or other devices "
+            "look the same and are lawful, so this is only suspected: exit 14."
+        ),
+        evidence=(
+            "Over at least 20 repeated steps, the differences have no trend, no drift and no relation to each other. "
+            + _MEASURED
+        ),
+        trainers={
+            "Hugging Face's Trainer": "The checkpoint has no rng_state file for a rank.",
+            "Megatron-LM": "`--no-load-rng`, or `--no-save-rng`.",
+        },
+        to_do=("If both runs have the same ranks, precision and devices, check the settings above; else accept it.",),
+    )
+
+    RESUME_OTHER_CHECKPOINT = Row(
+        "resume-other-checkpoint",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="check that the files of the checkpoint belong to its step: ckpttool scan DIR",
+        group="Training logs",
+        headline="The resumed run has the weights of another checkpoint",
+        meaning=(
+            "The step counter is that of the planned checkpoint, but the losses are those of other weights, usually "
+            "older ones: their level is higher, or they repeat the steps after another save exactly."
+        ),
+        evidence=(
+            "The losses after the resume are compared with those after every save in the tree, and their mean with "
+            "that of the first run. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": "The file has the name of one step and the content of another, or ranks loaded other steps.",
+            "Hugging Face's Trainer": "The folder was copied or renamed, or only a part of it was replaced.",
+        },
+        to_do=(
+            "Verify the checkpoint, and compare the steps that its files record:",
+            "    ckpttool scan DIR",
+            "    ckpttool verify DIR --level checksum",
+        ),
+    )
+
+    RESUME_WEIGHTS_LOST = Row(
+        "resume-weights-lost",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="stop the run, and start it with the settings that `ckpttool resolve` prints",
+        group="Training logs",
+        headline="The resumed run started with fresh weights",
+        meaning=(
+            "The loss begins near the value with which the first run began, and far above its level at the save: the "
+            "weights were initialized, not loaded."
+        ),
+        evidence=(
+            "The first losses of the resumed run are compared with the start of the first run and with the level "
+            "around each save. " + _MEASURED
+        ),
+        trainers={
+            "MindFormers": "An empty folder, or a path on which nothing matches, starts from random weights.",
+            "Hugging Face's Trainer": "`resume_from_checkpoint` was not passed, or the names of the weights differ.",
+            "Lightning": "`ckpt_path='last'` without a last*.ckpt starts from scratch, with a warning.",
+            "Megatron-LM": "`--load` names a folder without a tracker file.",
+            "torchtitan": "Checkpoints are off, or the folder has none.",
+        },
+        to_do=("Stop the run, and start it with the settings that load the checkpoint:", "    ckpttool resolve DIR"),
+    )
+
+    RESUME_DIFFERS = Row(
+        "resume-differs",
+        weights=(SUSPECT,),
+        check="launch",
+        remedy="compare the settings of both runs: precision, devices, ranks, learning rate",
+        group="Training logs",
+        headline="The resumed run differs from the first run, for an unnamed cause",
+        meaning=(
+            "The repeated steps differ by more than a right resume allows, and no rule identifies the part that is "
+            "wrong. Other precision, other devices or another number of ranks change the arithmetic and can be the "
+            "cause."
+        ),
+        evidence=(
+            "Half of the first repeated losses differ by more than 2 % of the step noise (10 % if not every step is "
+            "logged); the largest value of a right resume was 0.6 %. Or the learning rates of a step differ. "
+            + _MEASURED
+        ),
+        to_do=(
+            "Compare the settings of both runs, and check that the checkpoint is intact:",
+            "    ckpttool verify DIR --level checksum",
+            "If the difference is intended:",
+            "    ckpttool postflight DIR --allow resume-differs",
+        ),
+    )
+
+    RESUME_NOT_SHOWN = Row(
+        "resume-not-shown",
+        weights=(UNKNOWN,),
+        check="launch",
+        may_be_allowed=False,
+        group="Training logs",
+        headline="The logs do not show whether the resume is right",
+        meaning=(
+            "Nothing contradicts the plan, but a part is not proven: the resumed run has not repeated enough steps, "
+            "the first run logged nothing after the save, the loss is printed with too few digits, or the batch size "
+            "changed. The message says which."
+        ),
+        evidence=(
+            "Data and weights have to be equal to within 1 % of the step noise, and ten repeated steps have to show "
+            "no other update. " + _MEASURED
+        ),
+        to_do=(
+            "Wait for more steps:",
+            f"{_AGAIN} --wait 10m",
+            (
+                "For the next resume, log every step with at least four digits, with the learning rate and the "
+                "gradient norm."
+            ),
+        ),
+    )

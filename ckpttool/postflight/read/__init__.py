@@ -1,0 +1,1 @@
+"""The files that `postflight` reads: the logs of both runs, and the plan."""

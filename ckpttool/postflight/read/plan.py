@@ -1,0 +1,105 @@
+"""The plan of a resume: the JSON of `ckpttool resolve`, from a file or a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.question import STDIN
+from ckpttool.core.domain.units import ByteCount, Step
+from ckpttool.core.errors import NothingToResumeError, UsageError
+from ckpttool.core.formats.strict_json import (
+    JsonObject,
+    ParseError,
+    get_int,
+    get_object,
+    get_optional_int,
+    get_str,
+    parse_object,
+)
+
+_LIMIT = ByteCount(64 << 20)
+"""Maximum size: a plan with a thousand rejected checkpoints of ten thousand ranks is smaller."""
+
+_SCHEMA = "ckpttool/plan/1"
+_WITH_PLAN = "ckpttool/preflight/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The facts of a plan that logs can confirm."""
+
+    root: str
+    """The checkpoint folder."""
+    saved: Step
+    """The step before the first step of the resumed run, in steps of the resumed run."""
+    world_size: int | None
+    """Ranks of the run that saved."""
+    batch_before: int | None
+    """Samples per batch of the run that saved."""
+    batch_after: int | None
+    """Samples per batch of the resumed run; None: unknown, or as before."""
+
+
+def is_plan(path: str | None) -> bool:
+    """Return whether a path names a plan and not a tree: standard input, or a file that begins as a JSON object."""
+    if path == STDIN:
+        return True
+    if path is None or not path.endswith(".json") or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return b'"schema"' in file.read(1 << 12)
+    except OSError:
+        return False
+
+
+def read_plan(path: str) -> Plan:
+    """Read a plan.
+
+    Args:
+        path: A file, or `-` for standard input.
+
+    Raises:
+        UsageError: It cannot be read, or is not a plan.
+        NothingToResumeError: The plan chooses no checkpoint.
+    """
+    where = "the plan on standard input" if path == STDIN else path
+    try:
+        if path == STDIN:
+            data = sys.stdin.buffer.read(_LIMIT + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(_LIMIT + 1)
+        return _plan(parse_object(data, where=where, limit=_LIMIT), where)
+    except OSError as error:
+        raise UsageError(f"{where} cannot be read: {error.strerror or error}") from None
+    except ParseError as error:
+        raise UsageError(f"{error!s:.500}; give the output of ckpttool resolve --json") from None
+
+
+def _plan(document: JsonObject, where: str) -> Plan:
+    schema = get_str(document, "schema", where=where)
+    if schema == _WITH_PLAN and document.get("plan") is not None:
+        document = get_object(document, "plan", where=where)
+    elif schema != _SCHEMA:
+        raise ParseError(f"expected {_SCHEMA}, found {schema!a:.80}", where=where, key="schema")
+    root = get_str(document, "root", where=where)
+    if document.get("resume") is None:
+        raise NothingToResumeError(f"{where} chooses no checkpoint of {root}: ckpttool resolve {root} shows why")
+    resume = get_object(document, "resume", where=where)
+    saved = Step(get_int(resume, "step", minimum=0, where=where))
+    batch_after = None
+    if document.get("data") is not None:
+        data = get_object(document, "data", where=where)
+        batch_after = get_optional_int(data, "global_batch_size", minimum=1, where=where)
+        following = get_optional_int(data, "next_step", minimum=1, where=where)
+        saved = saved if following is None else Step(following - 1)
+    return Plan(
+        root=root,
+        saved=saved,
+        world_size=get_optional_int(resume, "world_size", minimum=1, where=where),
+        batch_before=get_optional_int(resume, "global_batch_size", minimum=1, where=where),
+        batch_after=batch_after,
+    )

@@ -1,0 +1,268 @@
+"""Judge a resume: read the logs and the plan, compare both runs, and conclude."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.verbs.scanning import Tree, Where, scan, tree_question
+from ckpttool.health.rules.runs import batch_of
+from ckpttool.postflight.checks import checks_of, words_of
+from ckpttool.postflight.conclusion import conclude
+from ckpttool.postflight.headline import headline_of
+from ckpttool.postflight.model import Aspect, Comparison, Judged, State
+from ckpttool.postflight.model.answers import Conclusion, Outcome, Postflight, Resumed, StepSource
+from ckpttool.postflight.model.questions import PostflightQuestion
+from ckpttool.postflight.read.logs import Runs, runs_of
+from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
+from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare
+from ckpttool.trainers.registry import log_reader, trainers
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.metrics import StepMetrics
+    from ckpttool.trainers.base import Trainer
+
+POLL_SECONDS = 5.0
+"""Seconds between two reads of the logs while waiting."""
+
+_AVERAGED = frozenset({"hf-trainer", "megatron"})
+"""Log formats whose loss is the mean since the last line."""
+
+
+def postflight(where: Where = None, question: PostflightQuestion = PostflightQuestion()) -> Postflight:
+    """Judge whether a run resumed as planned, by its log and the log of the run before it.
+
+    Args:
+        where: The tree; or as a path, a plan: the JSON of `ckpttool resolve`, or `-` for the plan on standard input.
+        question: The logs, and the step of the save.
+
+    Raises:
+        UsageError: A log or the plan does not exist or cannot be used, or the step of the save is unknown.
+        UnknownLayoutError: There is no tree at the path, and it is needed.
+        NothingToResumeError: The plan chooses no checkpoint.
+        IncompleteError: A log cannot be read to its end.
+    """
+    tree = tree_question(where)
+    plan = read_plan(str(tree.path)) if is_plan(tree.path) else None
+    if plan is not None:
+        tree = replace(tree, path=plan.root)
+    end = time.monotonic() + question.wait
+    while True:
+        remaining = max(0.0, end - time.monotonic())
+        answer = _judged(tree, plan, question, may_wait=remaining > 0)
+        if answer.conclusion.is_final or not remaining:
+            return answer
+        time.sleep(min(POLL_SECONDS, remaining))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is known besides the logs."""
+
+    tree: Tree | None
+    plan: Plan | None
+    question: TreeQuestion
+    runs: Runs
+
+    @property
+    def saves(self) -> tuple[Step, ...]:
+        """The steps of the checkpoints in the tree, ascending."""
+        checkpoints = () if self.tree is None else self.tree.inventory.checkpoints
+        return tuple(sorted({checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None}))
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """The trainer of the tree, else of the logs; None if both are unknown."""
+        if self.tree is not None and self.tree.trainer is not None:
+            return self.tree.trainer
+        return next((one for one in trainers() if self.runs.formats & {log.name for log in one.log_formats}), None)
+
+    def batch_sizes(self, saved: Step) -> tuple[float | None, float | None]:
+        """Return the global batch sizes before and after the resume, by the plan, the config, the save or the logs."""
+        config, plan = self.question.config, self.plan
+        recorded = (
+            []
+            if self.tree is None
+            else [
+                checkpoint.scalars.global_batch_size
+                for checkpoint in self.tree.inventory.checkpoints
+                if checkpoint.step == saved
+            ]
+        )
+        before = [None if plan is None else plan.batch_before, *recorded, batch_of(self.runs.before[::-1])]
+        after = [
+            None if plan is None else plan.batch_after,
+            None if config is None else config.global_batch_size,
+            batch_of(self.runs.after),
+        ]
+        return _first(before), _first(after)
+
+    def world_sizes(self, saved: Step) -> tuple[float | None, float | None]:
+        """Return the numbers of ranks before and after the resume."""
+        recorded = (
+            []
+            if self.tree is None
+            else [
+                checkpoint.topology.world_size
+                for checkpoint in self.tree.inventory.checkpoints
+                if checkpoint.step == saved
+            ]
+        )
+        before = [None if self.plan is None else self.plan.world_size, *recorded]
+        config = self.question.config
+        return _first(before), None if config is None else config.world_size
+
+
+def _first(values: Sequence[float | None]) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion, *, may_wait: bool) -> Postflight:
+    """Read everything once, and answer."""
+    scanned = _scanned(tree, plan, question)
+    reader = log_reader(question.columns, curves=True)
+    root = None if scanned is None else scanned.storage.root
+    runs = runs_of(reader, question.before, question.after, root, may_be_absent=may_wait)
+    facts = _Facts(tree=scanned, plan=plan, question=tree, runs=runs)
+    saved, source = _saved(facts, question)
+    resumed = Resumed(saved=saved, source=source, before=runs.before_names, after=runs.after_names)
+    if not runs.after or saved is None:
+        return _answer(facts, question, resumed, why=_why_not_yet(facts, saved))
+    try:
+        comparison = compare(runs.before, runs.after, _resume(facts, saved, source))
+    except NothingToCompare as error:
+        return _answer(facts, question, resumed, why=str(error))
+    return _answer(facts, question, resumed, comparison=_on_other_batches(comparison, facts, saved))
+
+
+def _scanned(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion) -> Tree | None:
+    """Scan the tree, if it is needed or named."""
+    has_logs, is_named = bool(question.before and question.after), tree.path is not None and plan is None
+    has_step = plan is not None or question.from_step is not None
+    if has_logs and has_step and not is_named and plan is None:
+        return None
+    try:
+        return scan(tree)
+    except (UnknownLayoutError, IncompleteError):
+        if is_named or not has_logs:
+            raise
+        if has_step:  # the plan was made on another machine
+            return None
+        raise UsageError(
+            "the step of the save is unknown: give the checkpoint folder, a plan, or --from-step N"
+        ) from None
+
+
+def _saved(facts: _Facts, question: PostflightQuestion) -> tuple[Step | None, StepSource | None]:
+    """Return the step of the save that the run should have resumed from."""
+    if question.from_step is not None:
+        return question.from_step, StepSource.OPTION
+    if facts.plan is not None:
+        return facts.plan.saved, StepSource.PLAN
+    if not facts.runs.after:
+        return None, None
+    first = facts.runs.after[0].step
+    earlier = [save for save in facts.saves if save < first]
+    return (earlier[-1], StepSource.TREE) if earlier else (None, None)
+
+
+def _why_not_yet(facts: _Facts, saved: Step | None) -> str:
+    if facts.runs.after:
+        return f"the tree has no checkpoint before step {facts.runs.after[0].step}: give a plan or --from-step N"
+    if saved is not None and not facts.runs.before:
+        return "the logs have no step"
+    return (
+        "the logs show one run: the resumed run has not logged a step yet, or it repeats none; if it has its own log, "
+        "give it with --after"
+    )
+
+
+def _resume(facts: _Facts, saved: Step, source: StepSource | None) -> Resume:
+    before, after = facts.world_sizes(saved)
+    return Resume(
+        saved=saved,
+        saves=facts.saves,
+        is_planned=source is not StepSource.TREE,
+        is_averaged=bool(facts.runs.formats & _AVERAGED),
+        changes_arithmetic=before is not None and after is not None and before != after,
+    )
+
+
+def _on_other_batches(comparison: Comparison, facts: _Facts, saved: Step) -> Comparison:
+    """Withdraw all judgements but that of the position if the batch size changed: no step repeats the same samples."""
+    before, after = facts.batch_sizes(saved)
+    if before is None or after is None or before == after:
+        return comparison
+    why = f"the global batch size changed from {before:g} to {after:g}, so no step repeats the same samples"
+    position = comparison.of(Aspect.POSITION)
+    others = tuple(
+        Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in Aspect if aspect != position.aspect
+    )
+    return replace(comparison, aspects=(position, *others), repeated=(), median_z=None)
+
+
+def _answer(
+    facts: _Facts,
+    question: PostflightQuestion,
+    resumed: Resumed,
+    *,
+    comparison: Comparison | None = None,
+    why: str = "",
+) -> Postflight:
+    """Conclude, and put the answer together."""
+    accepted = words_of(question.allowed)
+    if comparison is None:
+        aspects = tuple(Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in Aspect)
+        conclusion = Conclusion(outcome=Outcome.UNKNOWN, missing=why, is_final=bool(facts.runs.after))
+    else:
+        aspects = comparison.aspects
+        last = facts.runs.after[-1].step
+        coming = [row.step for row in facts.runs.before if row.step > last]
+        conclusion = conclude(comparison, aspects, accepted, coming)
+    trainer = facts.trainer
+    title = None if trainer is None else trainer.title
+    return Postflight(
+        root=None if facts.tree is None else facts.tree.inventory.root,
+        resume=resumed,
+        aspects=aspects,
+        comparison=comparison,
+        conclusion=conclusion,
+        headline=headline_of(resumed, comparison, aspects, conclusion, accepted),
+        assumptions=_assumptions(facts, resumed, comparison),
+        checks=checks_of(aspects, conclusion, accepted, title),
+        view=question.view,
+    )
+
+
+def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None) -> tuple[str, ...]:
+    """Return the conditions that nothing confirms."""
+    if comparison is None or resumed.saved is None:
+        return ()
+    texts = []
+    states = {judged.aspect: judged.state for judged in comparison.aspects}
+    is_open = states[Aspect.DATA] is not State.PROVEN
+    if None in facts.world_sizes(resumed.saved) and (is_open or states[Aspect.WEIGHTS] is not State.PROVEN):
+        texts.append(
+            "Both runs have the same number of ranks, precision and devices; otherwise roundings and random numbers "
+            "may differ lawfully. --config confirms the number of ranks."
+        )
+    if None in facts.batch_sizes(resumed.saved) and is_open:
+        texts.append("Both runs have the same global batch size.")
+    rows: Sequence[StepMetrics] = facts.runs.before
+    is_sparse = len(rows) > 1 and rows[-1].step - rows[-2].step > 1
+    if is_sparse and not facts.runs.formats & _AVERAGED:
+        texts.append(
+            "A logged loss belongs to one step. If it is the mean since the last line, the first new line may differ."
+        )
+    newer = [save for save in facts.saves if resumed.saved < save <= (rows[-1].step if rows else 0)]
+    if resumed.source is StepSource.TREE and newer:
+        texts.append(
+            f"Step {resumed.saved} was meant, although the first run passed step {newer[-1]}, which is in the tree; "
+            "give the plan, or --from-step."
+        )
+    return tuple(texts)
