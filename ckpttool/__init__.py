@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ckpttool.library import inspect as inspect
     from ckpttool.library import launch as launch
     from ckpttool.library import lint_config as lint_config
+    from ckpttool.library import postflight as postflight
     from ckpttool.library import preflight as preflight
     from ckpttool.library import prune as prune
     from ckpttool.library import repair_meta as repair_meta
@@ -61,8 +62,8 @@ _PLACES = {
     "ckpttool.guard.rules.guarding": "SpikeGuard",
     "ckpttool.guard.verbs.training": "checkpoint_writer resume_training",
     "ckpttool.library": (
-        "calibrate demo diff explain heal health inspect launch lint_config preflight prune repair_meta replay report "
-        "resolve scale_skip scan seal verify"
+        "calibrate demo diff explain heal health inspect launch lint_config postflight preflight prune repair_meta "
+        "replay report resolve scale_skip scan seal verify"
     ),
 }
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ckpttool.guard.findings import GuardCode
     from ckpttool.health.findings import HealthCode
     from ckpttool.nodes.findings import NodesCode
+    from ckpttool.postflight.findings import PostflightCode
     from ckpttool.replicas.findings import ReplicasCode
     from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
     from ckpttool.trainers.findings import TrainersCode
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     class Code(
         core.Code, TrainersCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
-        HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code, WatchCode,
+        HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code,
+        PostflightCode, WatchCode,
     ):  # fmt: skip
         """Every kind of finding. Codes may be added but are never renamed, so scripts can rely on them."""
 

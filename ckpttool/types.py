@@ -167,6 +167,8 @@ if TYPE_CHECKING:
     from ckpttool.nodes.model import PartQuestion as PartQuestion
     from ckpttool.nodes.model import PartWritten as PartWritten
     from ckpttool.nodes.model import Split as Split
+    from ckpttool.postflight.model.answers import Postflight as Postflight
+    from ckpttool.postflight.model.questions import PostflightQuestion as PostflightQuestion
     from ckpttool.replicas.model import Healing as Healing
     from ckpttool.replicas.model import HealOrder as HealOrder
     from ckpttool.report.model import PageForm as PageForm
@@ -238,6 +240,8 @@ _PLACES = {
     "ckpttool.health.policies.zclip": "ZClipPolicy",
     "ckpttool.inspect.model": "Difference Group Movement ScalarChange TensorChange",
     "ckpttool.nodes.model": "PartQuestion PartWritten Split",
+    "ckpttool.postflight.model.answers": "Postflight",
+    "ckpttool.postflight.model.questions": "PostflightQuestion",
     "ckpttool.replicas.model": "HealOrder Healing",
     "ckpttool.report.model": "PageForm ReportQuestion TreeReport",
     "ckpttool.trainers.mindformers.train_config": "TrainConfig",

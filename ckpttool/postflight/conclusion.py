@@ -28,6 +28,8 @@ def conclude(
     aspects: Sequence[Judged],
     accepted: Collection[Word],
     coming: Sequence[Step],
+    *,
+    incomparable: str | None = None,
 ) -> Conclusion:
     """Decide whether the run resumed as planned.
 
@@ -36,10 +38,13 @@ def conclude(
         aspects: The judgements, in the order of `Aspect`.
         accepted: Faults that the user accepts.
         coming: The steps that only the first run has logged, after the last step of the resumed run.
+        incomparable: Why the steps of both runs cannot be compared; None if they can.
     """
     contradicted = [judged for judged in aspects if is_against(judged, accepted)]
     if any(judged.word not in _SUSPECTED for judged in contradicted):
         return Conclusion(outcome=Outcome.WRONG)
+    if incomparable is not None:
+        return Conclusion(outcome=Outcome.UNKNOWN, missing=incomparable)
     count = len(comparison.repeated)
     until = _step_of(JUDGED - count, coming)
     if contradicted:

@@ -137,7 +137,7 @@ def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion,
         comparison = compare(runs.before, runs.after, _resume(facts, saved, source))
     except NothingToCompare as error:
         return _answer(facts, question, resumed, why=str(error))
-    return _answer(facts, question, resumed, comparison=_on_other_batches(comparison, facts, saved))
+    return _answer(facts, question, resumed, comparison=comparison, why=_other_batches(facts, saved))
 
 
 def _scanned(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion) -> Tree | None:
@@ -193,17 +193,19 @@ def _resume(facts: _Facts, saved: Step, source: StepSource | None) -> Resume:
     )
 
 
-def _on_other_batches(comparison: Comparison, facts: _Facts, saved: Step) -> Comparison:
-    """Withdraw all judgements but that of the position if the batch size changed: no step repeats the same samples."""
+def _other_batches(facts: _Facts, saved: Step) -> str | None:
+    """Return why no step of the resumed run repeats a batch, if the batch size changed."""
     before, after = facts.batch_sizes(saved)
     if before is None or after is None or before == after:
-        return comparison
-    why = f"the global batch size changed from {before:g} to {after:g}, so no step repeats the same samples"
-    position = comparison.of(Aspect.POSITION)
-    others = tuple(
-        Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in Aspect if aspect != position.aspect
-    )
-    return replace(comparison, aspects=(position, *others), repeated=(), median_z=None)
+        return None
+    return f"the global batch size changed from {before:g} to {after:g}, so no step repeats the same samples"
+
+
+def _position_alone(comparison: Comparison, why: str) -> Comparison:
+    """Withdraw all judgements except that of the position."""
+    others = (replace(judged, state=State.NOT_SHOWN, why=why, word=None) for judged in comparison.aspects)
+    aspects = (comparison.of(Aspect.POSITION), *(judged for judged in others if judged.aspect is not Aspect.POSITION))
+    return replace(comparison, aspects=aspects, repeated=(), median_z=None)
 
 
 def _answer(
@@ -212,18 +214,28 @@ def _answer(
     resumed: Resumed,
     *,
     comparison: Comparison | None = None,
-    why: str = "",
+    why: str | None = None,
 ) -> Postflight:
-    """Conclude, and put the answer together."""
+    """Conclude, and put the answer together.
+
+    Args:
+        facts: What is known besides the logs.
+        question: The question.
+        resumed: The save, and the logs.
+        comparison: The comparison; None without two runs.
+        why: Why there is no comparison, or why only the position can be compared.
+    """
     accepted = words_of(question.allowed)
+    if comparison is not None and why is not None:
+        comparison = _position_alone(comparison, why)
     if comparison is None:
-        aspects = tuple(Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in Aspect)
+        aspects = tuple(Judged(aspect=aspect, state=State.NOT_SHOWN, why=str(why)) for aspect in Aspect)
         conclusion = Conclusion(outcome=Outcome.UNKNOWN, missing=why, is_final=bool(facts.runs.after))
     else:
         aspects = comparison.aspects
         last = facts.runs.after[-1].step
         coming = [row.step for row in facts.runs.before if row.step > last]
-        conclusion = conclude(comparison, aspects, accepted, coming)
+        conclusion = conclude(comparison, aspects, accepted, coming, incomparable=why)
     trainer = facts.trainer
     title = None if trainer is None else trainer.title
     return Postflight(

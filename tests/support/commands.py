@@ -57,9 +57,9 @@ class Said:
         return document
 
 
-def ask(*arguments: str, env: Mapping[str, str] | None = None) -> Said:
+def ask(*arguments: str, env: Mapping[str, str] | None = None, stdin: str | None = None) -> Said:
     """Run a command line in this process."""
-    done = CliRunner().invoke(app, list(arguments), env=env)
+    done = CliRunner().invoke(app, list(arguments), input=stdin, env=env)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Said(done.exit_code, done.stdout, done.stderr)
 

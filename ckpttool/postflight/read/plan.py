@@ -67,6 +67,8 @@ def read_plan(path: str) -> Plan:
     """
     where = "the plan on standard input" if path == STDIN else path
     try:
+        if path == STDIN and sys.stdin is None:
+            raise UsageError("standard input is closed, so there is no plan to read")
         if path == STDIN:
             data = sys.stdin.buffer.read(_LIMIT + 1)
         else:

@@ -1,0 +1,1 @@
+"""Whether a resume worked, by the logs of both runs."""

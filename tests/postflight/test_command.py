@@ -1,0 +1,286 @@
+"""What a user of `postflight` sees. Read the golden files as a user would, before you update them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.core.errors import ExitCode, UsageError
+from ckpttool.postflight import verbs
+from ckpttool.types import PostflightQuestion
+from tests.cli.test_exit_codes import assert_error
+from tests.conftest import Golden
+from tests.postflight.logged_runs import BEFORE, after, mindformers_lines, rows_of, up_to, write_rows
+from tests.support.commands import Said, ask
+from tests.support.trees import TreeBuilder
+
+FORMATS = {"table": "txt", "json": "json", "github": "github", "markdown": "md", "junit": "junit"}
+
+
+def compare(way: str, *options: str) -> Said:
+    return ask("postflight", "--before", BEFORE, "--after", after(way), "--from-step", "500", *options)
+
+
+def codes(said: Said) -> list[str]:
+    return [finding["code"] for finding in said.json["findings"]]
+
+
+def states(said: Said) -> list[str]:
+    return [part["state"] for part in said.json["parts"]]
+
+
+class TestTwoLogs:
+    @pytest.mark.parametrize(("way", "form"), [("exact", "table"), *(("optimizer_lost", form) for form in FORMATS)])
+    def test_the_answer_is_the_golden_one(
+        self, way: str, form: str, golden: Golden, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(Path(BEFORE).parent)
+        logs = ("--before", "before.csv", "--after", f"after_{way}.csv", "--from-step", "500")
+        golden(f"postflight/{way}.{FORMATS[form]}", ask("postflight", *logs, "--format", form).stdout)
+
+    @pytest.mark.parametrize("way", ["exact", "other_arithmetic", "weights_in_bf16"])
+    def test_a_right_resume_exits_with_0(self, way: str) -> None:
+        said = compare(way, "--json")
+        assert (said.code, said.json["outcome"], codes(said)) == (ExitCode.OK, "resumed", [])
+        assert states(said) == ["proven"] * 4
+
+    @pytest.mark.parametrize(
+        ("way", "code"),
+        [
+            ("optimizer_lost", "resume-optimizer-lost"),
+            ("lr_restarted", "resume-learning-rate-restarted"),
+            ("data_from_start", "resume-data-repeated"),
+            ("other_shuffle", "resume-data-other"),
+            ("from_scratch", "resume-weights-lost"),
+            ("older_save", "resume-position-wrong"),
+        ],
+    )
+    def test_a_wrong_resume_exits_with_10_and_a_finding(self, way: str, code: str) -> None:
+        said = compare(way, "--json")
+        assert (said.code, said.json["outcome"]) == (ExitCode.DAMAGE, "wrong")
+        assert codes(said) == [code]
+        assert said.json["exit_code"] == ExitCode.DAMAGE
+
+    def test_an_accepted_fault_is_listed_and_does_not_count(self) -> None:
+        said = compare("lr_restarted", "--json", "--allow", "resume-learning-rate-restarted")
+        assert (said.code, codes(said)) == (ExitCode.OK, [])
+        assert [finding["code"] for finding in said.json["allowed"]] == ["resume-learning-rate-restarted"]
+        assert compare("optimizer_lost", "--allow", "resume-learning-rate-restarted").code == ExitCode.DAMAGE
+
+    def test_an_accepted_fault_of_the_data_leaves_the_weights_unknown(self) -> None:
+        said = compare("other_shuffle", "--json", "--allow", "resume-data-other")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+
+    def test_few_steps_are_not_enough_and_the_missing_ones_are_counted(self, tmp_path: Path) -> None:
+        log = write_rows(tmp_path / "after.csv", up_to(rows_of(after("exact")), 502))
+        said = ask("postflight", "--before", BEFORE, "--after", log, "--from-step", "500", "--json")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert said.json["missing"] == "8 more logged steps of the resumed run, up to step 510"
+        assert not said.json["is_final"]
+
+    def test_too_few_rows_before_the_save_do_not_show_the_noise(self, tmp_path: Path) -> None:
+        before = [row for row in rows_of(BEFORE) if int(row["step"]) > 481]
+        log = write_rows(tmp_path / "before.csv", before)
+        said = ask("postflight", "--before", log, "--after", after("other_shuffle"), "--from-step", "500", "--json")
+        assert (said.code, said.json["step_noise"]) == (ExitCode.INCOMPLETE, None)
+        assert "19 rows" in said.json["missing"]
+        log = write_rows(tmp_path / "before.csv", [rows_of(BEFORE)[480], *before])
+        said = ask("postflight", "--before", log, "--after", after("other_shuffle"), "--from-step", "500", "--json")
+        assert said.code == ExitCode.DAMAGE
+
+    def test_a_crash_right_after_the_save_leaves_nothing_to_compare(self, tmp_path: Path) -> None:
+        log = write_rows(tmp_path / "before.csv", up_to(rows_of(BEFORE), 500))
+        said = ask("postflight", "--before", log, "--after", after("exact"), "--from-step", "500", "--json")
+        assert (said.code, said.json["is_final"]) == (ExitCode.INCOMPLETE, True)
+        assert "logged no step after step 500" in said.json["missing"]
+
+    def test_losses_with_few_digits_prove_nothing(self, tmp_path: Path) -> None:
+        logs = []
+        for name, path in (("before", BEFORE), ("after", after("exact"))):
+            rows = [{"step": row["step"], "loss": f"{float(row['loss']):.1f}"} for row in rows_of(path)]
+            logs += [f"--{name}", write_rows(tmp_path / f"{name}.csv", rows)]
+        said = ask("postflight", *logs, "--from-step", "500", "--json")
+        assert said.code == ExitCode.INCOMPLETE
+        assert "too few digits" in said.json["missing"]
+
+    def test_another_column_name_is_an_option(self, tmp_path: Path) -> None:
+        logs = []
+        for option, path in (("--before", BEFORE), ("--after", after("exact"))):
+            renamed = [{"lm" if name == "loss" else name: text for name, text in row.items()} for row in rows_of(path)]
+            logs += [option, write_rows(tmp_path / f"{option.strip('-')}.csv", renamed)]
+        assert ask("postflight", *logs, "--from-step", "500", "--columns", "loss=lm").code == ExitCode.OK
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TreeBuilder:
+    """A tree with saves at steps 450 and 500."""
+    monkeypatch.chdir(tmp_path)
+    return TreeBuilder(tmp_path).legacy(ranks=1).save(epoch=225, step=2).save(epoch=250, step=2)
+
+
+class TestTree:
+    def test_one_log_with_both_runs_is_split_where_it_goes_back(self, tree: TreeBuilder) -> None:
+        log = tree.output / "log" / "rank_0" / "info.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(mindformers_lines(rows_of(BEFORE)) + mindformers_lines(rows_of(after("exact"))))
+        said = ask("postflight", "--json")
+        assert (said.code, said.json["saved_step"], said.json["saved_step_source"]) == (ExitCode.OK, 500, "tree")
+        assert said.json["summary"].startswith("Resumed from step 500: steps 501 to 530 equal")
+        assert said.json["logs"]["before"] == said.json["logs"]["after"]
+
+    def test_a_log_with_one_run_shows_no_resume(self, tree: TreeBuilder) -> None:
+        log = tree.output / "log" / "rank_0" / "info.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(mindformers_lines(rows_of(BEFORE)))
+        said = ask("postflight", "--json")
+        assert (said.code, said.json["is_final"], said.json["first_step"]) == (ExitCode.INCOMPLETE, False, None)
+        assert "the logs show one run" in said.json["missing"]
+
+    def test_a_rotated_log_is_read_file_by_file(self, tree: TreeBuilder) -> None:
+        folder = tree.output / "log" / "rank_0"
+        folder.mkdir(parents=True)
+        (folder / "info.log.1").write_text(mindformers_lines(rows_of(BEFORE)))
+        (folder / "info.log").write_text(mindformers_lines(rows_of(after("exact"))))
+        assert ask("postflight").code == ExitCode.OK, "an exact repetition is not another rank of the same run"
+
+    @pytest.mark.usefixtures("tree")
+    def test_the_newest_save_before_the_first_new_step_is_assumed_and_a_newer_one_is_named(self) -> None:
+        said = ask("postflight", "--before", BEFORE, "--after", after("older_save"), "--json")
+        assert (said.json["saved_step"], said.code) == (450, ExitCode.OK)
+        assert any("step 500" in assumption for assumption in said.json["assumptions"])
+        said = ask("postflight", "--before", BEFORE, "--after", after("exact"), "--json")
+        assert not said.json["assumptions"]
+
+    @pytest.mark.usefixtures("tree")
+    def test_another_save_in_the_tree_is_recognized(self) -> None:
+        said = ask(
+            "postflight", "output", "--before", BEFORE, "--after", after("older_save"), "--from-step", "500", "--json"
+        )
+        assert (said.code, said.json["loaded_step"], codes(said)) == (10, 450, ["resume-position-wrong"])
+
+    @pytest.mark.usefixtures("tree")
+    def test_the_remedy_names_the_usual_cause_in_the_trainer_of_the_tree(self) -> None:
+        said = ask("postflight", "--before", BEFORE, "--after", after("optimizer_lost"), "--json")
+        assert said.json["findings"][0]["remedy"].startswith("usual cause in MindFormers: ")
+
+    @pytest.mark.usefixtures("tree")
+    def test_no_log_near_the_tree_is_an_error(self) -> None:
+        assert_error(ask("postflight"), ExitCode.USAGE, "no training log was found near the checkpoints")
+
+
+def plan(**changes: object) -> str:
+    """The plan of the tree, as a pipe has it."""
+    return json.dumps(json.loads(ask("resolve", "output", "--json").stdout) | changes)
+
+
+def piped(text: str, way: str) -> Said:
+    return ask("postflight", "-", "--before", BEFORE, "--after", after(way), "--json", stdin=text)
+
+
+class TestPlan:
+    @pytest.mark.usefixtures("tree")
+    @pytest.mark.parametrize(("way", "code"), [("exact", ExitCode.OK), ("older_save", ExitCode.DAMAGE)])
+    def test_a_plan_from_a_pipe_names_the_save(self, way: str, code: ExitCode) -> None:
+        said = piped(plan(), way)
+        assert (said.code, said.json["saved_step"], said.json["saved_step_source"]) == (code, 500, "plan")
+
+    @pytest.mark.usefixtures("tree")
+    def test_a_plan_in_a_file_is_recognized_by_its_content(self, tmp_path: Path) -> None:
+        (tmp_path / "plan.json").write_text(plan())
+        said = ask("postflight", "plan.json", "--before", BEFORE, "--after", after("exact"), "--json")
+        assert (said.code, said.json["saved_step_source"]) == (ExitCode.OK, "plan")
+        assert said.json["summary"].startswith("Resumed as planned: ")
+
+    @pytest.mark.usefixtures("tree")
+    def test_a_plan_of_another_machine_needs_no_tree(self) -> None:
+        said = piped(plan(root="/nowhere/output"), "exact")
+        assert (said.code, said.json["root"]) == (ExitCode.OK, None)
+
+    @pytest.mark.usefixtures("tree")
+    def test_a_preflight_has_a_plan_too(self) -> None:
+        text = json.dumps({"schema": "ckpttool/preflight/1", "plan": json.loads(plan())})
+        assert piped(text, "exact").json["saved_step_source"] == "plan"
+
+    @pytest.mark.usefixtures("tree")
+    def test_a_changed_batch_size_is_no_fault(self) -> None:
+        data = json.loads(plan())["data"] | {"global_batch_size": 16, "next_step": 251}
+        said = piped(plan(data=data), "batch_doubled")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert states(said) == ["proven", "not-shown", "not-shown", "not-shown"]
+        assert "from 8 to 16" in said.json["missing"]
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("no JSON", "not JSON"),
+            ('{"schema": "ckpttool/health/1"}', "expected ckpttool/plan/1"),
+            ('{"schema": "ckpttool/plan/1", "root": "x", "resume": {"step": -1}}', "step"),
+        ],
+    )
+    def test_anything_but_a_plan_is_refused(self, text: str, why: str) -> None:
+        said = ask("postflight", "-", "--before", BEFORE, "--after", after("exact"), stdin=text)
+        assert_error(said, ExitCode.USAGE, why)
+
+    def test_a_plan_without_a_checkpoint_exits_with_11(self) -> None:
+        text = '{"schema": "ckpttool/plan/1", "root": "x", "resume": null}'
+        said = ask("postflight", "-", "--before", BEFORE, "--after", after("exact"), stdin=text)
+        assert_error(said, ExitCode.NOTHING_TO_RESUME, "chooses no checkpoint")
+
+
+class TestErrors:
+    def test_a_log_that_does_not_exist(self) -> None:
+        said = ask("postflight", "--before", "absent.log", "--after", after("exact"), "--from-step", "500")
+        assert_error(said, ExitCode.USAGE, "no log matches 'absent.log'")
+
+    def test_a_file_that_is_not_a_log(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("nothing to see\n" * 50)
+        said = ask("postflight", "--before", str(tmp_path / "notes.txt"), "--after", after("exact"), "--from-step", "1")
+        assert_error(said, ExitCode.INCOMPLETE, "is not a log that ckpttool recognizes")
+
+    def test_two_logs_without_a_step_or_a_tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        said = ask("postflight", "--before", BEFORE, "--after", after("exact"))
+        assert_error(said, ExitCode.USAGE, "the step of the save is unknown")
+
+    def test_a_folder_without_a_tree(self, tmp_path: Path) -> None:
+        said = ask("postflight", str(tmp_path), "--before", BEFORE, "--after", after("exact"))
+        assert_error(said, ExitCode.UNKNOWN_LAYOUT, str(tmp_path))
+
+
+class TestWaiting:
+    def test_the_log_is_read_again_until_it_shows_the_answer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log, pauses = tmp_path / "after.csv", []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            write_rows(log, up_to(rows_of(after("exact")), (502, 530)[len(pauses) - 1]))
+
+        monkeypatch.setattr(verbs.time, "sleep", pause)
+        logs = ("--before", BEFORE, "--after", str(log), "--from-step", "500")
+        said = ask("postflight", *logs, "--wait", "1h")
+        assert (said.code, pauses) == (ExitCode.OK, [verbs.POLL_SECONDS] * 2), "first absent, then too short"
+
+    def test_a_final_answer_needs_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verbs.time, "sleep", lambda _seconds: pytest.fail("it waits"))
+        assert compare("optimizer_lost", "--wait", "1h").code == ExitCode.DAMAGE
+
+
+class TestLibrary:
+    def test_the_function_takes_the_options_of_the_command(self) -> None:
+        answer = ckpttool.postflight(before=BEFORE, after=after("optimizer_lost"), from_step=500)
+        assert (answer.exit_code, answer.step) == (ExitCode.DAMAGE, 500)
+        assert answer.faults == ("resume-optimizer-lost",)
+        assert not answer
+
+    def test_the_function_takes_a_question(self) -> None:
+        question = PostflightQuestion(before=(BEFORE,), after=(after("exact"),), from_step=ckpttool.types.Step(500))
+        assert ckpttool.postflight(None, question)
+
+    def test_a_wrong_option_is_an_error(self) -> None:
+        with pytest.raises(UsageError, match="unknown option 'beforre'"):
+            ckpttool.postflight(beforre=BEFORE)  # type: ignore[call-overload]
