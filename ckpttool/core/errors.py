@@ -18,8 +18,8 @@ class ExitCode(IntEnum):
     DAMAGE = 10
     """A shard is damaged or missing (`resolve`: only with `--strict`, or if the loss exceeds `--max-lost-steps` or
     `--max-lost-time`); `launch`, `preflight`, `lint`: training would not start or not behave as intended; `health`: the
-    newest checkpoint is unhealthy; `log calibrate`: the stretch is not normal; `guard report`: something needs
-    attention; `asd`: a setting does not have the intended effect.
+    newest checkpoint is unhealthy; `postflight`: the run did not resume as planned; `log calibrate`: the stretch is not
+    normal; `guard report`: something needs attention; `asd`: a setting does not have the intended effect.
     """
     NOTHING_TO_RESUME = 11
     """There is no checkpoint to resume from."""
