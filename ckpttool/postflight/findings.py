@@ -5,8 +5,8 @@ from __future__ import annotations
 from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
 
 _MEASURED = (
-    "The thresholds were measured on 249 small trainings, each resumed rightly and with every fault, with logs printed "
-    "in 38 ways; no right resume exceeded them. Logs of GPUs and NPUs have not confirmed them yet."
+    "The thresholds were measured on 249 small trainings, each resumed correctly and with every fault, with logs "
+    "printed in 38 ways; no correct resume exceeded them. Logs of GPUs and NPUs have not confirmed them yet."
 )
 
 _AGAIN = "    ckpttool postflight DIR"
@@ -93,7 +93,7 @@ class PostflightCode(metaclass=Rows):
         meaning=(
             "The first repeated step equals the first run, so weights and batches are right, but the next steps move "
             "away from it: the updates differ. The moments (or the momentum) of the optimizer began at zero. Their "
-            "effect on the loss fades within about 30 steps, so a later look at the curve does not show it. If the "
+            "effect on the loss fades within about 30 steps, so the later curve does not show it. If the "
             "logs do not show the learning rate, it may be the cause instead."
         ),
         evidence=(
@@ -267,13 +267,13 @@ class PostflightCode(metaclass=Rows):
         group="Training logs",
         headline="The resumed run differs from the first run, for an unnamed cause",
         meaning=(
-            "The repeated steps differ by more than a right resume allows, and no rule identifies the part that is "
+            "The repeated steps differ by more than a correct resume allows, and no rule identifies the part that is "
             "wrong. Other precision, other devices or another number of ranks change the arithmetic and can be the "
             "cause."
         ),
         evidence=(
             "Half of the first repeated losses differ by more than 2 % of the step noise (10 % if not every step is "
-            "logged); the largest value of a right resume was 0.6 %. Or the learning rates of a step differ. "
+            "logged); the largest value of a correct resume was 0.6 %. Or the learning rates of a step differ. "
             + _MEASURED
         ),
         to_do=(

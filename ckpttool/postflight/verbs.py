@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 5.0
 """Seconds between two reads of the logs while waiting."""
 
-_AVERAGED = frozenset({"hf-trainer", "megatron"})
-"""Log formats whose loss is the mean since the last line."""
-
 
 def postflight(where: Where = None, question: PostflightQuestion = PostflightQuestion()) -> Postflight:
     """Judge whether a run resumed as planned, by its log and the log of the run before it.
@@ -80,6 +77,11 @@ class _Facts:
         """The trainer of the tree, else of the logs; None if both are unknown."""
         if self.tree is not None and self.tree.trainer is not None:
             return self.tree.trainer
+        return self.logger
+
+    @property
+    def logger(self) -> Trainer | None:
+        """The trainer that wrote the logs in its own format; None if the format is a general one."""
         return next((one for one in trainers() if self.runs.formats & {log.name for log in one.log_formats}), None)
 
     def batch_sizes(self, saved: Step) -> tuple[float | None, float | None]:
@@ -188,7 +190,7 @@ def _resume(facts: _Facts, saved: Step, source: StepSource | None) -> Resume:
         saved=saved,
         saves=facts.saves,
         is_planned=source is not StepSource.TREE,
-        is_averaged=bool(facts.runs.formats & _AVERAGED),
+        is_averaged=facts.logger is not None and facts.logger.logs_mean_loss,
         changes_arithmetic=before is not None and after is not None and before != after,
     )
 
@@ -267,14 +269,14 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
         texts.append("Both runs have the same global batch size.")
     rows: Sequence[StepMetrics] = facts.runs.before
     is_sparse = len(rows) > 1 and rows[-1].step - rows[-2].step > 1
-    if is_sparse and not facts.runs.formats & _AVERAGED:
+    if is_sparse and facts.logger is None:
         texts.append(
             "A logged loss belongs to one step. If it is the mean since the last line, the first new line may differ."
         )
     newer = [save for save in facts.saves if resumed.saved < save <= (rows[-1].step if rows else 0)]
     if resumed.source is StepSource.TREE and newer:
         texts.append(
-            f"Step {resumed.saved} was meant, although the first run passed step {newer[-1]}, which is in the tree; "
-            "give the plan, or --from-step."
+            f"The run was to resume from step {resumed.saved}, although the tree has step {newer[-1]}, which the "
+            "first run passed. A plan or --from-step confirms it."
         )
     return tuple(texts)

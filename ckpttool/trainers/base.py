@@ -302,6 +302,8 @@ class Trainer:
     """The `LayoutSigns` of these layouts, in the same order."""
     log_formats_at: tuple[str, ...] = ()
     """Formats of the trainer's logs, each a `LogFormat`, most specific first."""
+    logs_mean_loss: bool = False
+    """Whether its logs have the mean of the loss since the last line, and not the loss of a step."""
     log_places_at: str | None = None
     """Places of the trainer's logs: `LogPlaces`."""
     health_file_at: str | None = None

@@ -11,6 +11,7 @@ import pytest
 import ckpttool
 from ckpttool.core import domain
 from ckpttool.core.domain.answers import Answered
+from ckpttool.core.domain.preflight import Reported
 from ckpttool.core.render import answers as modules
 from ckpttool.core.render import schemas
 from ckpttool.core.render.answers import texts_of
@@ -25,7 +26,7 @@ def kinds_of_answers() -> list[type[Answered]]:
     names += [name for name in MODELS if re.fullmatch(r"ckpttool\.\w+\.model(\.\w+)?", name)]
     for name in names:
         for kind in vars(import_module(name)).values():
-            if isinstance(kind, type) and issubclass(kind, Answered) and kind is not Answered:
+            if isinstance(kind, type) and issubclass(kind, Answered) and kind not in {Answered, Reported}:
                 found[kind] = None
     return [*found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -260,13 +261,13 @@ class TestWaiting:
             pauses.append(seconds)
             write_rows(log, up_to(rows_of(after("exact")), (502, 530)[len(pauses) - 1]))
 
-        monkeypatch.setattr("ckpttool.postflight.verbs.time.sleep", pause)
+        monkeypatch.setattr(time, "sleep", pause)
         logs = ("--before", BEFORE, "--after", str(log), "--from-step", "500")
         said = ask("postflight", *logs, "--wait", "1h")
         assert (said.code, pauses) == (ExitCode.OK, [verbs.POLL_SECONDS] * 2), "first absent, then too short"
 
     def test_a_final_answer_needs_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ckpttool.postflight.verbs.time.sleep", lambda _seconds: pytest.fail("it waits"))
+        monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it waits"))
         assert compare("optimizer_lost", "--wait", "1h").code == ExitCode.DAMAGE
 
 

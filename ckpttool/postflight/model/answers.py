@@ -73,7 +73,7 @@ class Postflight(Reported):
     headline: str
     """The answer in one line."""
     assumptions: tuple[str, ...]
-    """Conditions under which the answer holds, one sentence each: nothing that was read confirms them."""
+    """Conditions of the answer that nothing confirms, one sentence each."""
     checks: tuple[Check, ...]
     """One per aspect."""
     view: View = USUAL

@@ -50,9 +50,7 @@ class Column:
         return [max(0.0, abs(d) - self.unit) / self.noise for d in self.differences(steps)]
 
 
-def column_of(
-    value: Value, before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step
-) -> Column | None:
+def column_of(value: Value, before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step) -> Column | None:
     """Return a column; None if a log lacks it, or too few rows before the save show its noise."""
     first, second = _values(value, before), _values(value, after)
     until = [number for step, number in first.items() if step <= saved]

@@ -99,7 +99,10 @@ def _same_or_other(columns: Sequence[Column], steps: Sequence[Step], saved: Step
     loss, count = columns[0], len(steps)
     z = [max(values) for values in zip(*(column.z(steps) for column in columns), strict=True)]
     if steps[0] <= saved + interval and z[0] <= EQUAL:
-        return State.PROVEN, f"step {steps[0]} is equal in {'loss and gradient norm' if len(columns) > 1 else 'the loss'}"
+        return (
+            State.PROVEN,
+            f"step {steps[0]} is equal in {'loss and gradient norm' if len(columns) > 1 else 'the loss'}",
+        )
     first, second = [loss.before[step] for step in steps], [loss.after[step] for step in steps]
     differences = [d / loss.noise for d in loss.differences(steps)]
     if count >= _ROWS_FOR_CORRELATION:

@@ -101,7 +101,15 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         data = Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why="the weights are not those of the save")
         update = _of_rate(rate) if rate.state is not RateState.EQUAL else replace(data, aspect=Aspect.UPDATE)
         return replace(comparison, loaded=None, aspects=(position, data, scratch, update))
-    return _with_columns(comparison, position, _Rows(before=before, after=after, steps=steps, interval=interval), loss, norm, rate, resume)
+    return _with_columns(
+        comparison,
+        position,
+        _Rows(before=before, after=after, steps=steps, interval=interval),
+        loss,
+        norm,
+        rate,
+        resume,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +150,12 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
     has_first = bool(steps) and steps[0] <= resume.saved + rows.interval
     data = judged_data(columns, steps, resume.saved, is_averaged=resume.is_averaged, interval=rows.interval)
     weights = judged_weights(
-        columns, steps, data, has_first=has_first, changes_arithmetic=resume.changes_arithmetic, is_fine=_is_fine(columns)
+        columns,
+        steps,
+        data,
+        has_first=has_first,
+        changes_arithmetic=resume.changes_arithmetic,
+        is_fine=_is_fine(columns),
     )
     update = judged_update(columns, steps, data, rate, has_first=has_first, is_fine=_is_fine(columns))
     if rate.state is RateState.RESTARTED or rate.state is RateState.DIFFERS:
@@ -245,9 +258,7 @@ def _of_rate(rate: Rate) -> Judged:
     """Return the judgement of the update by the learning rate alone."""
     match rate.state:
         case RateState.RESTARTED:
-            return Judged(
-                aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.LEARNING_RATE, why=rate.why
-            )
+            return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.LEARNING_RATE, why=rate.why)
         case RateState.DIFFERS:
             return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.DIFFERS, why=rate.why)
         case RateState.EQUAL:

@@ -55,9 +55,7 @@ def rate_of(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: 
     if common and all(_equal(new[step], old[step], unit) for step in common):
         differs_from_start = any(not _equal(old[Step(step - saved)], new[step], unit) for step in from_start)
         count = counted(len(common), "repeated step")
-        return Rate(
-            state=RateState.EQUAL, why=f"the learning rate is equal at {count}", is_flat=not differs_from_start
-        )
+        return Rate(state=RateState.EQUAL, why=f"the learning rate is equal at {count}", is_flat=not differs_from_start)
     continues = last is not None and all(_equal(new[step], last, unit) for step in restarted)
     if len(restarted) >= _LEAST_RESTARTED and len(restarted) == len(from_start) and not continues:
         return Rate(state=RateState.RESTARTED, why="the learning rate follows the schedule from its first step again")

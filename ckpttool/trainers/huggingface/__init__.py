@@ -110,6 +110,7 @@ TRAINER = Trainer(
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.huggingface:LAYOUT",),
     log_formats_at=("ckpttool.trainers.huggingface.log:HfTrainer",),
+    logs_mean_loss=True,
     log_places_at="ckpttool.trainers.huggingface.places:HfLogs",
     configs_at="ckpttool.trainers.huggingface.config:CONFIGS",
     simulator_at="ckpttool.trainers.huggingface.own_choice:SIMULATOR",

@@ -119,6 +119,7 @@ TRAINER = Trainer(
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.megatron:LAYOUT",),
     log_formats_at=("ckpttool.trainers.megatron.log:Megatron",),
+    logs_mean_loss=True,
     words_at="ckpttool.trainers.megatron.load:MegatronWords",
     simulator_at="ckpttool.trainers.megatron.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.megatron.resumes:objections",
