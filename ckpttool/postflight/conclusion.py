@@ -48,7 +48,9 @@ def conclude(
     count = len(comparison.repeated)
     until = _step_of(JUDGED - count, coming)
     if contradicted:
-        return Conclusion(outcome=Outcome.UNKNOWN, missing=contradicted[0].why, until=until, is_final=until is None)
+        return Conclusion(
+            outcome=Outcome.UNKNOWN, missing=suspicion_of(contradicted[0]), until=until, is_final=until is None
+        )
     if all(_is_good(judged, accepted) for judged in aspects if judged.aspect is not Aspect.POSITION):
         return Conclusion(outcome=Outcome.RESUMED)
     if comparison.loss_noise is None:
@@ -61,6 +63,11 @@ def conclude(
 def is_against(judged: Judged, accepted: Collection[Word]) -> bool:
     """Return whether an aspect contradicts the plan, and the user does not accept that."""
     return judged.state is State.CONTRADICTED and judged.word not in accepted
+
+
+def suspicion_of(judged: Judged) -> str:
+    """Return a fault that is only suspected, with its evidence."""
+    return f"the random-number state may be lost: {judged.why}"
 
 
 def is_suspected(judged: Judged) -> bool:

@@ -148,6 +148,8 @@ def _scanned(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion
     has_step = plan is not None or question.from_step is not None
     if has_logs and has_step and not is_named and plan is None:
         return None
+    if tree.config is not None:  # it is the resumed run's, and the number of ranks that saved is to be seen
+        tree = replace(tree, config=replace(tree.config, world_size=None))
     try:
         return scan(tree)
     except (UnknownLayoutError, IncompleteError):

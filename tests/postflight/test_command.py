@@ -13,7 +13,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.postflight import verbs
 from ckpttool.types import PostflightQuestion
 from tests.cli.test_exit_codes import assert_error
-from tests.conftest import Golden
+from tests.conftest import FIXTURES, Golden
 from tests.postflight.logged_runs import BEFORE, after, mindformers_lines, rows_of, up_to, write_rows
 from tests.support.commands import Said, ask
 from tests.support.trees import TreeBuilder
@@ -107,6 +107,21 @@ class TestTwoLogs:
         assert said.code == ExitCode.INCOMPLETE
         assert "too few digits" in said.json["missing"]
 
+    @pytest.mark.parametrize("form", ["json", "github", "junit", "sarif", "gitlab", "markdown"])
+    def test_a_report_replaces_its_own_earlier_one_and_nothing_else(self, form: str, tmp_path: Path) -> None:
+        report = tmp_path / "report"
+        for way in ("exact", "optimizer_lost", "exact"):
+            assert compare(way, "--report", f"{form}={report}").code in {ExitCode.OK, ExitCode.DAMAGE}
+        report.write_text("a note of mine\n")
+        assert compare("exact", "--report", f"{form}={report}").code == ExitCode.USAGE
+
+    @pytest.mark.parametrize("form", ["sarif", "gitlab"])
+    def test_ci_services_get_the_finding_at_the_resumed_log(self, form: str) -> None:
+        text = compare("optimizer_lost", "--format", form).stdout
+        assert "resume-optimizer-lost" in text
+        assert "after_optimizer_lost.csv" in text
+        assert "resume-optimizer-lost" not in compare("exact", "--format", form).stdout
+
     def test_another_column_name_is_an_option(self, tmp_path: Path) -> None:
         logs = []
         for option, path in (("--before", BEFORE), ("--after", after("exact"))):
@@ -166,6 +181,14 @@ class TestTree:
     def test_the_remedy_names_the_usual_cause_in_the_trainer_of_the_tree(self) -> None:
         said = ask("postflight", "--before", BEFORE, "--after", after("optimizer_lost"), "--json")
         assert said.json["findings"][0]["remedy"].startswith("usual cause in MindFormers: ")
+
+    @pytest.mark.usefixtures("tree")
+    def test_another_number_of_ranks_changes_the_arithmetic_lawfully(self) -> None:
+        logs = ("--before", BEFORE, "--after", after("rng_lost"), "--json")
+        assert ask("postflight", "output", *logs).code == ExitCode.DAMAGE
+        said = ask("postflight", "output", *logs, "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml"))
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert not said.json["assumptions"]
 
     @pytest.mark.usefixtures("tree")
     def test_no_log_near_the_tree_is_an_error(self) -> None:
