@@ -12,7 +12,7 @@ from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, Picture, line, stack
 from ckpttool.postflight.checks import CODES
-from ckpttool.postflight.model import Judged, State
+from ckpttool.postflight.model import Aspect, Judged, State
 from ckpttool.postflight.model.answers import Outcome, Postflight
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def table(answer: Postflight) -> RenderableType:
     outcome = answer.conclusion.outcome
     parts: list[RenderableType] = [line(shown(answer.headline), style=_STYLES[outcome]), line()]
     parts.append(Pairs(_row(judged) for judged in answer.aspects))
-    if any(judged.state is State.PROVEN for judged in answer.aspects):
+    if any(judged.state is State.PROVEN for judged in answer.aspects if judged.aspect is not Aspect.POSITION):
         parts += [line(), line(_PROVEN, style="dim")]
     for assumption in answer.assumptions:
         parts += [line(), line(f"Assumed: {shown(assumption)}", style="dim")]
