@@ -107,10 +107,6 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is contradicted, data and weights are proven, and the update is at least consistent."""
-        states = {judged.aspect: judged.state for judged in self.aspects}
-        return (
-            not self.is_wrong
-            and states[Aspect.DATA] is states[Aspect.WEIGHTS] is State.PROVEN
-            and states[Aspect.UPDATE] is not State.NOT_SHOWN
-        )
+        """Whether data, weights and updates are proven equal, and nothing is contradicted."""
+        proven = {judged.aspect for judged in self.aspects if judged.state is State.PROVEN}
+        return not self.is_wrong and {Aspect.DATA, Aspect.WEIGHTS, Aspect.UPDATE} <= proven

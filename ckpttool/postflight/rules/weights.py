@@ -18,6 +18,7 @@ _FAR = 0.05
 """Difference, in units of the step noise, above the first repeated step of every right resume (0.038)."""
 
 _ROWS_FOR_WORD = 20
+_ROWS_FOR_UPDATE = 10
 _JUDGED = 30
 
 
@@ -33,7 +34,7 @@ def starts_from_scratch(
     top = old[0] - level
     steps = [step for step in sorted(loss.after) if step > saved][:3]
     shifts = [loss.after[step] - loss.before.get(step, level) for step in steps]
-    if top <= 5 * loss.noise or shifts[0] <= 0.7 * top or fmean(shifts) <= 3 * loss.noise:
+    if top <= 5 * loss.noise or shifts[0] <= 0.7 * top or fmean(shifts) <= 3 * loss.noise:  # noqa: PLR2004  as measured
         return False
     levels = [_level_at(loss, save) for save in saves if save <= saved] + [level]
     nearest = min(abs(new[0] - value) for value in levels if value is not None)
@@ -83,9 +84,7 @@ def judged_weights(  # noqa: PLR0913  callers name them
         return judged(State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic")
     if z[0] <= _FAR or median(z[:_JUDGED]) <= _FAR:
         return judged(State.CONSISTENT, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
-    return judged(
-        State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps)
-    )
+    return judged(State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps))
 
 
 def _word(loss: Column, steps: Sequence[Step]) -> Word:
@@ -143,11 +142,12 @@ def judged_update(  # noqa: PLR0913  callers name them
             return judged(State.CONTRADICTED, why + cause, Word.OPTIMIZER)
     z = _largest(columns, steps)
     quiet = sum(value <= EQUAL for value in z) / len(z)
-    if len(z) >= 10 and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
-        return judged(
-            State.PROVEN, f"{counted(len(z), 'repeated step')} differ by at most {max(z):.2g} of the step noise"
-        )
-    return judged(State.CONSISTENT, f"{counted(len(z), 'repeated step')} differ by {median(z):.2g} of the step noise")
+    if len(z) >= _ROWS_FOR_UPDATE and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
+        return judged(State.PROVEN, f"{counted(len(z), 'repeated step')} differ by at most {max(z):.2g} of the step noise")
+    why = f"{counted(len(z), 'repeated step')} differ by {median(z):.2g} of the step noise"
+    if len(z) < _ROWS_FOR_UPDATE:
+        return judged(State.NOT_SHOWN, f"{why}; a lost optimizer shows in {_ROWS_FOR_UPDATE}")
+    return judged(State.CONSISTENT, why)
 
 
 def _shows_lost_optimizer(z: Sequence[float], resolution: float) -> bool:
