@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, median
+from typing import TypeAlias
 
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Judged, State, Word
@@ -30,7 +31,7 @@ _MOST_OFFSETS = 20_000
 def same_as_after_another_save(
     columns: Sequence[Column], saved: Step, saves: Sequence[Step], interval: int
 ) -> Step | None:
-    """Return the save whose next rows the resumed run repeats under another counter; None if there is none.
+    """Return the save whose next rows the resumed run repeats under another counter; None if no save fits.
 
     It needs loss and gradient norm: by the loss alone, 2 of 249 answers were wrong.
     """
@@ -92,41 +93,54 @@ def judged_data(
     return Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why=why)
 
 
-def _same_or_other(columns: Sequence[Column], steps: Sequence[Step], saved: Step, interval: int) -> tuple[State, str]:
+_Shown: TypeAlias = "tuple[State, str]"
+"""What the rows show about the data, and the evidence."""
+
+
+def _same_or_other(columns: Sequence[Column], steps: Sequence[Step], saved: Step, interval: int) -> _Shown:
     """Return whether the batches are the planned ones, and the evidence."""
     if not steps:
         return State.NOT_SHOWN, "no step after the save was logged by both runs"
-    loss, count = columns[0], len(steps)
     z = [max(values) for values in zip(*(column.z(steps) for column in columns), strict=True)]
     if steps[0] <= saved + interval and z[0] <= EQUAL:
-        return (
-            State.PROVEN,
-            f"step {steps[0]} is equal in {'loss and gradient norm' if len(columns) > 1 else 'the loss'}",
-        )
+        names = "loss and gradient norm" if len(columns) > 1 else "the loss"
+        return State.PROVEN, f"step {steps[0]} is equal in {names}"
+    if len(steps) >= _ROWS_FOR_CORRELATION:
+        return _by_correlation(columns[0], steps)
+    return _by_few_rows(columns[0], steps, z)
+
+
+def _by_correlation(loss: Column, steps: Sequence[Step]) -> _Shown:
+    """Compare the changes of the loss from step to step."""
     first, second = [loss.before[step] for step in steps], [loss.after[step] for step in steps]
     differences = [d / loss.noise for d in loss.differences(steps)]
-    if count >= _ROWS_FOR_CORRELATION:
-        r = correlation(changes_of(first), changes_of(second))
-        if r >= _SAME_CORRELATION:
-            return State.PROVEN, f"the changes of the loss over {counted(count, 'repeated step')} correlate by {r:.3f}"
-        mean = fmean(differences)
-        spread = rms([d - mean for d in differences])
-        if r <= _OTHER_CORRELATION and spread >= 0.7 and abs(mean) <= 2:  # noqa: PLR2004  in step noise, as measured
-            why = f"the changes of the loss over {counted(count, 'repeated step')} correlate by only {r:.2f}"
-            return State.CONTRADICTED, why
-        return State.NOT_SHOWN, f"the changes of the loss over {counted(count, 'repeated step')} correlate by {r:.2f}"
+    r = correlation(changes_of(first), changes_of(second))
+    why = f"the changes of the loss over {counted(len(steps), 'repeated step')} correlate by"
+    if r >= _SAME_CORRELATION:
+        return State.PROVEN, f"{why} {r:.3f}"
+    mean = fmean(differences)
+    spread = rms([d - mean for d in differences])
+    if r <= _OTHER_CORRELATION and spread >= 0.7 and abs(mean) <= 2:  # noqa: PLR2004  in step noise, as measured
+        return State.CONTRADICTED, f"{why} only {r:.2f}"
+    return State.NOT_SHOWN, f"{why} {r:.2f}"
+
+
+def _by_few_rows(loss: Column, steps: Sequence[Step], z: Sequence[float]) -> _Shown:
+    """Judge the differences of fewer rows than a correlation needs."""
+    differences = [d / loss.noise for d in loss.differences(steps)]
+    count = counted(len(steps), "repeated step")
     if sum(value <= _QUIET for value in z) >= 2:  # noqa: PLR2004  two rows
-        return State.PROVEN, f"{counted(count, 'repeated step')}, two of them nearly equal"
-    if count >= _ROWS_FOR_MEDIAN:
+        return State.PROVEN, f"two of {count} are nearly equal"
+    if len(steps) >= _ROWS_FOR_MEDIAN:
         mean, size = abs(fmean(differences)), fmean([abs(d) for d in differences])
         has_both_signs = min(differences) < 0 < max(differences)
         if median(z) >= 0.5 and min(z) > _QUIET and has_both_signs and mean < size / 2:  # noqa: PLR2004  as measured
-            return State.CONTRADICTED, f"none of {counted(count, 'repeated step')} is close to the first run"
-    return State.NOT_SHOWN, f"{counted(count, 'repeated step')}: {_ROWS_FOR_CORRELATION} would show it"
+            return State.CONTRADICTED, f"none of {count} is close to the first run"
+    return State.NOT_SHOWN, f"{count}; {_ROWS_FOR_CORRELATION} are needed to show it"
 
 
 def _repeated_offset(loss: Column, saved: Step, interval: int) -> int | None:
-    """Return by how many steps the new losses follow older ones; None if no offset stands out.
+    """Return by how many steps the new losses follow older ones; None if no offset is clear.
 
     Ranks are compared, because early large drops of the loss dominate Pearson's correlation: it named wrong offsets.
     """

@@ -3,8 +3,8 @@
 A run that crashed at step 530 and resumes from step 500 repeats steps 501 to 530. The first run logged them already: if
 weights, data, optimizer, learning rate and random numbers came back, the second log repeats the first.
 
-The constants are ratios to the step noise. They were measured on 249 small trainings in 38 printings, where none of 606
-right resumes exceeds them; logs of accelerators and of larger models have not confirmed them yet.
+The constants are ratios to the step noise. They were measured on 249 small training runs in 38 printings: none of 606
+right resumes exceeds them. Logs of accelerators and of larger models have not confirmed them yet.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
     )
     if loss is None:
         return replace(comparison, aspects=(position, *_unjudged(before, resume.saved), _of_rate(rate)))
-    if starts_from_scratch(loss, before, after, resume.saved, resume.saves):
+    if starts_from_scratch(loss, resume.saved, resume.saves):
         scratch = Judged(
             aspect=Aspect.WEIGHTS,
             state=State.CONTRADICTED,
@@ -160,7 +160,7 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
     update = judged_update(columns, steps, data, rate, has_first=has_first, is_fine=_is_fine(columns))
     if rate.state is RateState.RESTARTED or rate.state is RateState.DIFFERS:
         update = _of_rate(rate)
-    aspects = (position, data, weights, update)
+    aspects: tuple[Judged, ...] = (position, data, weights, update)
     if not any(judged.state is State.CONTRADICTED for judged in aspects):
         aspects = _caught(aspects, comparison.median_z, len(steps), rows.interval, resume)
     return replace(comparison, aspects=aspects)
@@ -172,20 +172,20 @@ def _is_fine(columns: Sequence[Column]) -> bool:
 
 
 def _caught(
-    aspects: tuple[Judged, Judged, Judged, Judged], middle: float | None, count: int, interval: int, resume: Resume
+    aspects: tuple[Judged, ...], middle: float | None, count: int, interval: int, resume: Resume
 ) -> tuple[Judged, ...]:
     """Contradict the weights without a word if the median difference is larger than in any right resume."""
     most = _MOST_MEDIAN if interval == 1 else _MOST_MEDIAN_SPARSE
     if resume.changes_arithmetic or middle is None or count < _LEAST_FOR_MEDIAN or middle <= most:
         return aspects
-    position, data, weights, update = aspects
+    position, data, _, update = aspects
     caught = Judged(
         aspect=Aspect.WEIGHTS,
         state=State.CONTRADICTED,
         word=Word.DIFFERS,
         why=(
-            f"half of the first {min(count, FIRST)} repeated losses differ by more than {middle:.2g} of the step noise; "
-            f"right resumes stay below {most:g}"
+            f"half of the first {min(count, FIRST)} repeated losses differ by more than {middle:.2g} of the step "
+            f"noise; right resumes stay below {most:g}"
         ),
     )
     return position, _weaker(data), caught, _weaker(update)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean, median
 
 _NOISE_ROWS = 200
@@ -67,7 +68,7 @@ def step_noise(values: Sequence[float], unit: float) -> float | None:
 
 def changes_of(values: Sequence[float]) -> list[float]:
     """Return the difference of each value and the one before it."""
-    return [second - first for first, second in zip(values, values[1:], strict=False)]
+    return [second - first for first, second in pairwise(values)]
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> float:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Judged, State, Word
 from ckpttool.postflight.rules.columns import Column
@@ -22,9 +21,7 @@ _ROWS_FOR_UPDATE = 10
 _JUDGED = 30
 
 
-def starts_from_scratch(
-    loss: Column, before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step, saves: Sequence[Step]
-) -> bool:
+def starts_from_scratch(loss: Column, saved: Step, saves: Sequence[Step]) -> bool:
     """Return whether the resumed run begins with fresh weights."""
     old = [loss.before[step] for step in sorted(loss.before) if step <= saved]
     new = [loss.after[step] for step in sorted(loss.after) if step > saved][:3]
@@ -34,7 +31,7 @@ def starts_from_scratch(
     top = old[0] - level
     steps = [step for step in sorted(loss.after) if step > saved][:3]
     shifts = [loss.after[step] - loss.before.get(step, level) for step in steps]
-    if top <= 5 * loss.noise or shifts[0] <= 0.7 * top or fmean(shifts) <= 3 * loss.noise:  # noqa: PLR2004  as measured
+    if top <= 5 * loss.noise or shifts[0] <= 0.7 * top or fmean(shifts) <= 3 * loss.noise:
         return False
     levels = [_level_at(loss, save) for save in saves if save <= saved] + [level]
     nearest = min(abs(new[0] - value) for value in levels if value is not None)
@@ -84,7 +81,9 @@ def judged_weights(  # noqa: PLR0913  callers name them
         return judged(State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic")
     if z[0] <= _FAR or median(z[:_JUDGED]) <= _FAR:
         return judged(State.CONSISTENT, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
-    return judged(State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps))
+    return judged(
+        State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps)
+    )
 
 
 def _word(loss: Column, steps: Sequence[Step]) -> Word:
@@ -142,9 +141,10 @@ def judged_update(  # noqa: PLR0913  callers name them
             return judged(State.CONTRADICTED, why + cause, Word.OPTIMIZER)
     z = _largest(columns, steps)
     quiet = sum(value <= EQUAL for value in z) / len(z)
+    count = counted(len(z), "repeated step")
     if len(z) >= _ROWS_FOR_UPDATE and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
-        return judged(State.PROVEN, f"{counted(len(z), 'repeated step')} differ by at most {max(z):.2g} of the step noise")
-    why = f"{counted(len(z), 'repeated step')} differ by {median(z):.2g} of the step noise"
+        return judged(State.PROVEN, f"{count} differ by at most {max(z):.2g} of the step noise")
+    why = f"{count} differ by {median(z):.2g} of the step noise"
     if len(z) < _ROWS_FOR_UPDATE:
         return judged(State.NOT_SHOWN, f"{why}; a lost optimizer shows in {_ROWS_FOR_UPDATE}")
     return judged(State.CONSISTENT, why)
