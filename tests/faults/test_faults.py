@@ -81,7 +81,7 @@ def test_every_proof_is_a_test_that_is_there() -> None:
 
 def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
     limits, health = (" ".join((GUIDE / name).read_text().split()) for name in ("limits.md", "health.md"))
-    assert "If someone rewrites a shard and its manifest together, ckpttool does not detect it." in limits
+    assert "ckpttool does not detect a shard that was rewritten together with its manifest." in limits
     assert "An intact checkpoint is useless if training was already" in health
     assert "silent-data-corruption strike" in health
     assert "**Damage in tensor data.** Without a checksum, no level detects it." in limits
