@@ -167,6 +167,13 @@ class KnownSave:
     """The same when the save was last verified as good."""
     beside: str = ""
     """As in `SeenSave`."""
+    why: str = ""
+    """Why the save is not good, by the listing or the last read; empty if it is good or was not read."""
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the save was read and is not good, but is not reported yet because it may be in progress."""
+        return self.state is SaveState.COMPLETE and self.judged_at is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +214,8 @@ class Watched:
         if {save.state for save in self.saves} & {SaveState.SAVING, SaveState.COMPLETE}:  # unread, or without a result
             codes.add(ExitCode.INCOMPLETE)
         for save in self.saves:
-            if (save.state is SaveState.BAD or save.told_incomplete) and save.word not in {None, *UNKNOWN_WORDS}:
+            is_not_good = save.state is SaveState.BAD or save.told_incomplete or save.is_suspended
+            if is_not_good and save.word not in {None, *UNKNOWN_WORDS}:
                 codes.add(ExitCode.UNSAFE if save.word is VerdictWord.UNSAFE else ExitCode.DAMAGE)
             elif save.state is SaveState.BAD:
                 codes.add(ExitCode.INCOMPLETE)

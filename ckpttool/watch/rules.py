@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 from statistics import median
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, summary_of, suspect, unknown, worst
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import in_gib, lasting, on_ranks
 from ckpttool.core.domain.verdict import VerdictWord, word_of
@@ -245,10 +245,10 @@ def _next(
     if save.was_good:  # reading it will show the missing files
         return save, _judge(save, rule, final=True)
     word = max(map(word_of, seen_save.incomplete), key=tuple(VerdictWord).index)
-    return replace(save, told_incomplete=True, word=word), _event(
+    return replace(save, told_incomplete=True, word=word, why=_why(seen_save.incomplete)), _event(
         EventKind.SAVE_INCOMPLETE,
         save,
-        findings=(_incomplete(save, seen_save, watched.now - save.first_seen), *seen_save.incomplete),
+        findings=(_incomplete(save, seen_save, unchanged), *seen_save.incomplete),
     )
 
 
@@ -284,13 +284,20 @@ def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool 
     )
 
 
-def _incomplete(save: KnownSave, seen_save: SeenSave, since: float) -> Finding:
+def _why(against: tuple[Finding, ...]) -> str:
+    """Return the findings against a save in one sentence; empty without findings."""
+    if not against:
+        return ""
+    path = against[0].path
+    return summary_of(against).rstrip(".") if path is None else f"{path}: {summary_of(against).rstrip('.')}"
+
+
+def _incomplete(save: KnownSave, seen_save: SeenSave, unchanged: float) -> Finding:
     where = f" on {on_ranks(seen_save.ranks)}" if seen_save.ranks else ""
     why = "" if seen_save.ranks else f": {seen_save.incomplete[0].message}"
     return unknown(
         WatchCode.SAVE_INCOMPLETE,
-        f"{save.name} is not complete{where} {lasting(since)} after it was first seen, and none of its files changes "
-        "any more" + why,
+        f"{save.name} is not complete{where}, and none of its files has changed for {lasting(unchanged)}{why}",
         remedy="look for a hanging rank: its log ends first",
         ranks=seen_save.ranks,
     )
@@ -351,7 +358,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     if save.state is not SaveState.GOOD and save.beside != judge.beside:
         return watched, ()
     against = blocking(judgement.findings)
-    after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=judge.seal)
+    after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=judge.seal, why=_why(against))
     kind = _kind(save, judgement, against)
     if kind is None:  # it may be a save in progress, or unknown: it is read again
         return _with(watched, replace(after, state=SaveState.COMPLETE)), ()
@@ -425,13 +432,45 @@ def _event(
     )
 
 
-def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
-    """Return the saves that a single poll did not read, newest first, each with the reason as a sentence."""
+def still_bad(before: Watched, watched: Watched) -> tuple[str, ...]:
+    """Return the saves that an earlier watch reported as not good, and that are unchanged, each as a sentence.
+
+    Args:
+        before: The state before the poll.
+        watched: The state after the reads.
+    """
+    if watched.unseen_since is not None:
+        return ()
+    reported = {save.key: save for save in before.saves if save.state is SaveState.BAD or save.told_incomplete}
+    return tuple(
+        f"{save.name} is still not good"
+        + (f" ({save.word.value})" if save.word else "")
+        + (save.why and f": {save.why}")
+        for save in watched.saves
+        if save.key in reported and _status(save) == _status(reported[save.key])
+    )
+
+
+def _status(save: KnownSave) -> tuple[object, ...]:
+    """Return the facts about a save whose change is an event."""
+    return save.fingerprint, save.state, save.word, save.told_incomplete
+
+
+def unreported(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
+    """Return the saves without an event after a single poll, newest first, each with the reason as a sentence."""
     texts = []
+    patience = patience_of(watched, rule)
     for save in watched.saves:
         if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
             continue
         unchanged, rested = watched.now - save.changed_at, rule.rested or 0.0
+        if save.is_suspended:
+            word = "" if save.word is None else f" ({save.word.value})"
+            texts.append(
+                f"{save.name} is not good{word}: {save.why}; the event follows after {lasting(patience)} without a "
+                "change (--patience), because the save may be in progress"
+            )
+            continue
         if save.files and unchanged < rested:
             why = (
                 f"one of its files changed {lasting(unchanged)} ago, and a save is read once it is unchanged for "
@@ -439,7 +478,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
             )
             advice = f"run again in {lasting(rested - unchanged)}, or reduce --settle and --every"
         else:
-            why = f"it is not complete yet, which is reported after {lasting(patience_of(watched, rule))} (--patience)"
+            why = f"it is not complete yet, which is reported after {lasting(patience)} (--patience)"
             advice = "run again then, or run ckpttool scan"
         texts.append(f"{save.name} was not read: {why}; {advice}")
     return tuple(texts)

@@ -104,7 +104,7 @@ def state_bytes(state: WatchState) -> bytes:
         ],
         "saves": [
             {name: getattr(save, name) for name in KnownSave.__slots__}
-            | {"key": encoded_name(save.key), "name": encoded_name(save.name)}
+            | {name: encoded_name(getattr(save, name)) for name in ("key", "name", "why")}
             for save in watched.saves
         ],
     }
@@ -172,6 +172,7 @@ def _save(line: JsonObject) -> KnownSave:
         files=get_int(line, "files"),
         good_files=get_int(line, "good_files"),
         beside=get_str(line, "beside"),
+        why=decoded_name(get_optional_str(line, "why") or ""),
     )
 
 

@@ -37,7 +37,7 @@ from ckpttool.watch.model import (
 )
 from ckpttool.watch.part_keeping import PartKeeping, part_keeping
 from ckpttool.watch.reading import Read, Reading, is_cached
-from ckpttool.watch.rules import is_idle, judged, left_unread, observe, unseen
+from ckpttool.watch.rules import is_idle, judged, observe, still_bad, unreported, unseen
 from ckpttool.watch.rules_seen_saves import key_of
 from ckpttool.watch.seeing import InPlace, assert_consistent, scans_often, sighting
 from ckpttool.watch.state import WatchState, read_state, state_bytes, state_place
@@ -160,14 +160,16 @@ class Watch:
             CkptToolError: With `once`, the tree cannot be listed or read.
         """
         while not self._stopping:
+            before = self.known
             self.poll()
             self._measure()
             until = self._machine.seconds() + self.question.every  # a pause for a slow disk
             if self.question.once:
                 self.finish_reading()
                 self._keep_part()
-                for text in left_unread(self.known, self._rule) if self._part is None else ():
-                    self._note(text)
+                if self._part is None:
+                    for text in (*still_bad(before, self.known), *unreported(self.known, self._rule)):
+                        self._note(text)
                 return
             while (remaining := until - self._machine.seconds()) > 0 and not self._stopping:
                 self._take(remaining)

@@ -26,7 +26,17 @@ from ckpttool.watch.model import (
     WatchEvent,
     WatchRule,
 )
-from ckpttool.watch.rules import LEAST_PATIENCE, is_idle, is_silent, judged, left_unread, observe, patience_of, unseen
+from ckpttool.watch.rules import (
+    LEAST_PATIENCE,
+    is_idle,
+    is_silent,
+    judged,
+    observe,
+    patience_of,
+    still_bad,
+    unreported,
+    unseen,
+)
 
 RULE = WatchRule(settle=2, patience=100.0, again=0.0)
 MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))
@@ -121,15 +131,13 @@ def test_a_rank_that_hangs_is_told_once_when_patience_ends_and_named() -> None:
     assert course.kinds == ["save-incomplete"]
     first = course.told[0].findings[0]
     assert (first.ranks, first.severity) == ((3,), Severity.UNKNOWN)
-    assert text(course.told[0]).endswith(
-        "a is not complete on rank 3 100 s after it was first seen, and none of its files changes any more"
-    )
+    assert text(course.told[0]).endswith("a is not complete on rank 3, and none of its files has changed for 100 s")
 
 
 def test_what_a_save_lacks_that_has_no_ranks_is_said() -> None:
     lacks = damage(Code.UNCOMMITTED_SAVE, "no trainer_state.json", path="a")
     course = Course().poll(save(incomplete=[lacks, lacks]), times=12)
-    assert text(course.told[0]).endswith("and none of its files changes any more: no trainer_state.json")
+    assert text(course.told[0]).endswith("and none of its files has changed for 100 s: no trainer_state.json")
 
 
 def test_a_save_that_still_grows_is_waited_for_however_long_it_takes() -> None:
@@ -556,17 +564,54 @@ def test_what_no_save_under_way_shows_is_told_at_once_of_a_rewritten_file_too() 
 def test_one_look_says_which_saves_it_did_not_read_and_when_it_would() -> None:
     rule = replace(RULE, rested=60.0)
     course = Course(rule).poll(save("b", age=15.0, files=1), save("a", age=70.0)).judge()
-    (fresh,) = left_unread(course.known, rule)
+    (fresh,) = unreported(course.known, rule)
     assert fresh.startswith(
         "b was not read: one of its files changed 15 s ago, and a save is read once it is unchanged for 60 s; "
     )
     assert fresh.endswith("run again in 45 s, or reduce --settle and --every")
     lacking = Course(rule).poll(save(age=70.0, incomplete=[MISSING]))
-    (unfinished,) = left_unread(lacking.known, rule)
+    (unfinished,) = unreported(lacking.known, rule)
     assert unfinished.startswith("a was not read: it is not complete yet, which is reported after 100 s (--patience); ")
     begun = Course(rule).poll(save(incomplete=[MISSING]))  # no file of it shows a time yet
-    (unfinished,) = left_unread(begun.known, rule)
+    (unfinished,) = unreported(begun.known, rule)
     assert unfinished.startswith("a was not read: it is not complete yet, which is reported after 100 s (--patience); ")
     told = Course(rule).poll(save(age=101.0, incomplete=[MISSING]))
-    assert left_unread(told.known, rule) == ()
-    assert left_unread(Course(rule).poll(save(age=61.0)).judge().known, rule) == ()
+    assert unreported(told.known, rule) == ()
+    assert unreported(Course(rule).poll(save(age=61.0)).judge().known, rule) == ()
+
+
+def test_a_save_that_was_read_and_is_not_good_is_not_called_unread_and_counts_as_damaged() -> None:
+    rule = replace(RULE, rested=60.0)
+    course = Course(rule).poll(save(age=70.0, files=1)).judge(CUT, word=VerdictWord.DAMAGED)
+    assert course.kinds == []
+    (text_,) = unreported(course.known, rule)
+    assert text_ == (
+        "a is not good (damaged): is cut off; the event follows after 100 s without a change (--patience), because the "
+        "save may be in progress"
+    )
+    assert course.known.exit_code is ExitCode.DAMAGE
+    assert Course(rule).poll(save(age=70.0, files=1)).known.exit_code is ExitCode.INCOMPLETE  # it was not read
+    unclear = (
+        Course(rule)
+        .poll(save(age=70.0, files=1))
+        .judge(unknown(Code.UNREADABLE, "does not answer"), word=VerdictWord.UNREADABLE)
+    )
+    assert unclear.known.exit_code is ExitCode.INCOMPLETE
+
+
+def test_what_an_earlier_watch_reported_as_bad_is_named_again_but_not_what_is_new_or_good() -> None:
+    first = (
+        Course()
+        .poll(save("b", age=1.0), save("a", incomplete=[MISSING]), times=12)
+        .judge(replace(CUT, path="b/0"), word=VerdictWord.DAMAGED)
+    )
+    assert sorted(first.kinds) == ["bad", "save-incomplete"]
+    assert still_bad(Watched(), first.known) == ()  # the events have just been reported
+    before = first.known
+    first.poll(save("c"), save("b", age=1.0), save("a", incomplete=[MISSING]), times=3).judge()
+    assert still_bad(before, first.known) == (
+        "b is still not good (damaged): b/0: is cut off",
+        "a is still not good (missing): rank 3 has no file",
+    )
+    mended = first.poll(save("c"), save("b", "2"), save("a", "2"), times=3)
+    assert still_bad(before, mended.known) == ()

@@ -180,6 +180,25 @@ def test_one_look_at_a_damaged_model_file_of_deepspeed_ends_as_seal_and_verify_d
     assert (kinds == ["good"]) == (harm == "none")
 
 
+def test_a_second_look_names_what_is_still_bad_without_another_event(tree: Path) -> None:
+    cut(tree)
+    rested(tree, OLD)
+    assert [event["event"] for event in events(once(tree).stdout)] == ["bad", "good"]
+    second = once(tree)
+    assert (second.code, second.stdout) == (10, "")
+    (still,) = [line for line in second.stderr.splitlines() if "still" in line]
+    assert "2_1 is still not good (damaged): rank_1/" in still
+
+
+def test_one_look_at_a_cut_save_that_may_be_in_progress_says_that_it_is_damaged(tree: Path) -> None:
+    cut(tree)
+    rested(tree, time.time() - 120)
+    done = once(tree)
+    assert (done.code, [event["event"] for event in events(done.stdout)]) == (10, ["good"])
+    assert "2_1 is not good (damaged): rank_1/" in done.stderr
+    assert "was not read" not in done.stderr
+
+
 def test_one_look_at_what_is_no_tree_says_so(tmp_path: Path, tree: Path) -> None:
     for path, code in [(tmp_path / "nowhere", 12), (tree / "rank_0" / "meta.json", 12)]:
         done = ask("watch", str(path), "--once")
