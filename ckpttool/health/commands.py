@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @exits(
     {
         0: "The newest checkpoint is healthy.",
-        10: "The newest checkpoint is unhealthy, or its health record is wrong.",
+        10: "The newest checkpoint is unhealthy, its health record is wrong, or a file is damaged.",
         11: "There is no checkpoint.",
         **OF_A_TREE,
         14: "The health of the newest checkpoint is unknown, or a file could not be read.",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import step_and_name
 from ckpttool.core.formats.strict_json import number
@@ -95,6 +96,8 @@ def _headline(answer: HealthAnswer) -> Text:
         case Health.UNHEALTHY:
             return line(f"The newest checkpoint, {name}, is unhealthy; {latest}", style="bold red")
         case Health.UNKNOWN:
+            damaged = any(finding.severity is Severity.DAMAGE for finding in answer.report.findings)
+            latest += "; files are damaged" if damaged else ""
             return line(f"The health of the newest checkpoint, {name}, is unknown; {latest}", style="bold yellow")
 
 
@@ -112,6 +115,8 @@ def _basis(answer: HealthAnswer) -> str:
         names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
         more = len(reading.sources) - len(names)
         parts.append("log: " + ", ".join(names) + (f" and {more} more logs" if more else ""))
+        if not answer.points:
+            parts.append("no embedding norm in the log: its other values do not show the health")
     if answer.health_file is not None:
         parts.append(shown(answer.health_file))
     return "\n".join(parts)
@@ -179,6 +184,8 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
         "Read from the shards. FIRST MOMENT is the sum of squares of the embedding's adam_m, a stand-in for NORM: a "
         "smoothed gradient, which is smaller and lags behind, so the threshold does not apply to it."
     )
+    if not all(numbers.read_all for numbers in weights):
+        caption += " +?: some shards could not be read, and may contain more."
     return [line(caption), table]
 
 
