@@ -61,8 +61,8 @@ def preflight(
     """Decide go or no-go before a launch. Changes nothing.
 
     Checks the checkpoint, health, config, launch, start and disk. Exits with 0 only if a start with the current
-    config resumes from the checkpoint that preflight names. With --allow start-differs, judges the config that
-    `launch` would write instead.
+    config resumes from the checkpoint that preflight names. If the training script names the checkpoint, that cannot
+    be checked, and is only a note. With --allow start-differs, judges the config that `launch` would write instead.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

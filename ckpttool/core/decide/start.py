@@ -23,7 +23,7 @@ def start_findings(
         return ()
     if simulation is None or not start.is_known:
         say = note if start.by_script else unknown
-        message = f"it is unknown which checkpoint {trainer} would load as configured: {start.reason}"
+        message = f"it is unknown which checkpoint {trainer} would load {start.lead}: {start.reason}"
         return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
     message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
     actual = simulation.would_resume

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.placement import Placed
 
 
+AS_CONFIGURED = "as configured"
+"""Description of a start with the config that the user gave."""
+
+ON_ITS_OWN = "on its own"
+"""Description of a start without a config, and without a named checkpoint."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A checkpoint that was not chosen, with every reason against it."""
@@ -208,7 +215,7 @@ class JudgedStart:
 
     simulation: Simulation | None
     """None if unknown, for the reason in `why`."""
-    lead: str = "as configured"
+    lead: str = AS_CONFIGURED
     """The kind of start, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
+from ckpttool.core.domain.plan import AS_CONFIGURED, ON_ITS_OWN, JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.core.verbs.resolving import own_start
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def judged_start(answer: Answer) -> JudgedStart | None:
     if not isinstance(plan, ResumePlan):
         return None
     if trainer is None or trainer.simulator is None:
-        return JudgedStart(simulation=None, why=_OWN_SCRIPT, by_script=True)
+        lead = ON_ITS_OWN if answer.question.config is None else AS_CONFIGURED
+        return JudgedStart(simulation=None, lead=lead, why=_OWN_SCRIPT, by_script=True)
     session, start = own_start(answer)
     with closing(session):
         return trainer.simulator.as_it_stands(start, plan)
@@ -59,7 +60,7 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
         start = trainer.simulator.as_it_stands(start_, plan)
         if start.simulation is None and answer.question.config is None and not start.by_script:
             by_itself = trainer.simulator.pick(start_, None)
-            start = JudgedStart(simulation=by_itself, lead="on its own", by_records=True)
+            start = JudgedStart(simulation=by_itself, lead=ON_ITS_OWN, by_records=True)
     objections = against_start(start, answer, plan) if start.is_known else ()
     notes = (replace(finding, severity=Severity.NOTE) for finding in objections)
     return replace(plan, findings=(*plan.findings, *notes))

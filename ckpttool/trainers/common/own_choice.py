@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.lint_engine import View
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.plan import JudgedStart, Outcome, Simulation
+from ckpttool.core.domain.plan import AS_CONFIGURED, ON_ITS_OWN, JudgedStart, Outcome, Simulation
 from ckpttool.trainers.common.named_path import started_in
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class OwnChoice:
         del plan
         config = start.config
         outcome, line = ConfigChoice(), None
+        lead = ON_ITS_OWN if config is None else AS_CONFIGURED
         if config is not None and config.trainer == self.trainer.name:
             view = View(config.settings)
             outcome = self.choice_of(start, view)
@@ -81,10 +82,11 @@ class OwnChoice:
         choice = outcome.choice or self.choose(start)
         if isinstance(choice, ChoiceUnknown):
             return JudgedStart(
-                simulation=None, why=choice.why, by_script=choice.by_script, line=line, mend=outcome.mend
+                simulation=None, lead=lead, why=choice.why, by_script=choice.by_script, line=line, mend=outcome.mend
             )
         return JudgedStart(
             simulation=self._simulation(choice, None),
+            lead=lead,
             by_records=self.by_records and outcome.choice is None,
             line=line,
             mend=outcome.mend,

@@ -230,14 +230,14 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
         counts = f"the checkpoint counts {counted(epoch, 'epoch')} at step {case.step}, "
         counts += "which are not sinks of one size, "
         expected = "no sinks"
-        remedy = "keep runner_config.sink_mode: False, because this was saved without sinks"
+        remedy = "set runner_config.sink_mode: False, because this was saved without sinks"
     elif saved.is_sure:
         counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, "
-        expected, remedy = f"sink_size {saved.size}", f"keep runner_config.sink_size: {saved.size}"
+        expected, remedy = f"sink_size {saved.size}", f"set runner_config.sink_size: {saved.size}"
     else:
         counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, or as many steps without sinks, "
         expected = f"sink_size {saved.size}, or no sinks"
-        remedy = "keep runner_config.sink_mode and sink_size unchanged since the save"
+        remedy = "set runner_config.sink_mode and sink_size as they were at the save"
     return suspect(
         MindFormersCode.SINK_SIZE_CHANGED,
         f"{counts}{taken}",
@@ -256,7 +256,7 @@ def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
         f"{counted(epoch, 'epoch')}",
         expected=f"sink_size {size}",
         actual="no sinks",
-        remedy=f"keep runner_config.sink_mode: True and sink_size: {size}",
+        remedy=f"set runner_config.sink_mode: True and sink_size: {size}",
     )
 
 

@@ -111,7 +111,7 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
         yield _note(
             config,
             "load_ckpt_format",
-            f"`load_ckpt_format` is {fmt}, but the files are {wanted}: MindFormers would not find them",
+            f"`load_ckpt_format` is {fmt}, but the files are {wanted}: if this stays, MindFormers does not find them",
             f"the launch config sets `load_ckpt_format: {wanted}`",
         )
     message = _two_formats(config.resume_training, fmt)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Row, summary_of
+from ckpttool.core.domain.finding import Code, Row, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, DiskNeed, FixedConfig, Lint, Outcome, Preflight, Reason, Reported
 from ckpttool.core.domain.settings import dotted
@@ -161,7 +161,11 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
     """
     for reason in check.reasons:
         if check.name == "start" and reason.finding.code in codes:
-            return f"see {reason.finding.code.value} below"
+            code = reason.finding.code.value
+            is_allowed = reason.finding.code is Code.START_DIFFERS and not reason.blocks
+            return f"{code} is allowed, see below" if is_allowed else f"see {code} below"
+    if check.name == "start" and check.allowed:
+        return f"{check.summary}; {check.allowed[0].finding.code.value} is allowed"
     return check.summary
 
 

@@ -145,7 +145,7 @@ class MindFormersIteration:
         except FileNotFoundError:  # it was removed since the scan
             return checkpoint
         except ParseError as error:
-            wrong = listed_damage(Code.META_UNREADABLE, str(error), path)
+            wrong = listed_damage(Code.META_UNREADABLE, error.within(path), path)
             return replace(checkpoint, findings=(*checkpoint.findings, wrong))
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
@@ -519,7 +519,7 @@ def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> Comm
     except OSError as error:
         findings.append(_withheld(path, error))
     except ParseError as error:
-        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+        findings.append(listed_damage(Code.META_UNREADABLE, error.within(path), path))
     return None
 
 
@@ -598,7 +598,7 @@ def _read_metadata(
         findings.append(_withheld(path, error))
         return None
     except ParseError as error:
-        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+        findings.append(listed_damage(Code.META_UNREADABLE, error.within(path), path))
         return None
     escaping = sorted(name for name in names if re.fullmatch(_SHARD_NAME, name) is None or "/" in name)
     if escaping:

@@ -15,7 +15,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.data_position import GoesOn
 from ckpttool.core.domain.finding import blocking
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
+from ckpttool.core.domain.plan import ON_ITS_OWN, JudgedStart, Outcome, ResumePlan, Simulation
 from ckpttool.core.domain.settings import Nested
 from ckpttool.core.storage import is_local, open_storage
 from ckpttool.core.storage.base import Kind, Storage
@@ -83,7 +83,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
         plan: The plan: the checkpoint to load, and the position in the data.
     """
     if start.config is None:
-        return JudgedStart(simulation=None, why="without --config the start of MindFormers is unknown")
+        return JudgedStart(simulation=None, lead=ON_ITS_OWN, why="its config decides: give --config")
     config = with_trainer_defaults(start.config)
     if config.world_size is None:  # the ranks that wrote it, by default
         config = config.started_on(plan.point.checkpoint.topology.world_size)
