@@ -27,7 +27,7 @@ from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.shard import Shard
-from ckpttool.core.domain.units import Rank, Step, counted, on_ranks
+from ckpttool.core.domain.units import Rank, Step, counted, on_ranks, step_and_name
 from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError
 
@@ -460,7 +460,8 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
         on_ranks(sorted(ranks)),
         len(rejected) > 1 and all(_at_fault(rejection) == ranks for rejection in rejected),
     )
-    failure = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
+    name = step_and_name(rejected[0].checkpoint.step, newest)
+    failure = f"all {len(rejected)} checkpoints fail" if everywhere else f"{name} fails"
     caveat = "" if topology.confirmed else f", as far as visible here ({counted(topology.world_size or 0, 'rank')})"
     caveat += "" if opened else "; the other ranks' shards were not opened"
     remedy = f"restore intact shards of {subject}, and {newest} is {'intact' if opened else 'complete'}{caveat}"

@@ -57,6 +57,10 @@ class ParseError(ValueError):
         self.key = key
         self.line = line
 
+    def within(self, path: str) -> str:
+        """Return the message without the file's path, for a finding that shows the path itself."""
+        return str(self).removeprefix(f"{path}: ")
+
 
 def parse_json(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
@@ -92,6 +96,8 @@ def parse_json(
         if _SURROGATE.search(data):
             json.dumps(document, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
+        if not data.strip():
+            raise ParseError("not JSON: it is empty", where=where) from None
         raise ParseError(
             f"not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}",
             where=where,

@@ -248,7 +248,7 @@ def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> It
         except OverLimitError as error:
             yield unsafe(Code.OVER_LIMIT, f"cannot be read ({error.strerror or error})", path=path)
         except ParseError as error:
-            yield listed_damage(Code.META_UNREADABLE, str(error), path)
+            yield listed_damage(Code.META_UNREADABLE, error.within(path), path)
         else:
             yield from _against_parts(storage, checkpoint, path, index)
 

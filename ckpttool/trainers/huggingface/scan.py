@@ -254,7 +254,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
         findings.append(unreadable(path, error))
         return None, CommitState.UNKNOWN
     except ParseError as error:
-        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+        findings.append(listed_damage(Code.META_UNREADABLE, error.within(path), path))
         return None, CommitState.UNCOMMITTED
 
 
@@ -270,7 +270,7 @@ def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     try:
         read_state(storage, path)
     except ParseError as error:
-        torn = listed_damage(Code.META_UNREADABLE, str(error), path)
+        torn = listed_damage(Code.META_UNREADABLE, error.within(path), path)
         return replace(checkpoint, commit=CommitState.UNCOMMITTED, findings=(*checkpoint.findings, torn))
     return checkpoint
 
@@ -287,7 +287,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     except FileNotFoundError:
         return checkpoint  # an adapter has no config, and Trainer does not need it
     except ParseError as error:
-        torn = listed_damage(Code.META_UNREADABLE, f"{error}: Trainer reads it first and stops", path)
+        torn = listed_damage(Code.META_UNREADABLE, f"{error.within(path)}: Trainer reads it first and stops", path)
         return replace(checkpoint, findings=(*checkpoint.findings, torn))
     return checkpoint
 
@@ -311,14 +311,14 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
     presence = {
         "optimizer.pt": save.has(ShardRole.OPTIMIZER),
         "scheduler.pt": "scheduler.pt" in save.names,
-        "rng_state.pth": bool(save.ranks),
+        next((name for name in sorted(save.names) if name.startswith("rng_state")), "rng_state.pth"): bool(save.ranks),
     }
     if any(presence.values()):
         companions = " and ".join(file for file, is_there in presence.items() if is_there)
         for file in (file for file, is_there in presence.items() if not is_there):
             message = (
-                f"{companions} without it: if loaded, this part of the training would be re-initialized without a "
-                "warning"
+                f"{file} is missing, but not {companions}: if loaded, this part of the training would be "
+                "re-initialized without a warning"
             )
             yield listed_damage(Code.SHARD_MISSING, message, save.path(file))
 
@@ -343,7 +343,8 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
             f"{counted(len(absent), 'rank')} of {world} without random-number state: if loaded, it would be "
             "re-initialized without a warning",
             path=save.path(f"rng_state_{absent[0]}.pth"),
-            remedy="restore it from a copy, or resume from another checkpoint",
+            remedy="restore it from a copy, or resume from another checkpoint; if new random numbers are acceptable, "
+            "name this one to the trainer yourself",
             ranks=tuple(map(Rank, absent)),
         )
 

@@ -47,7 +47,7 @@ def _expected(storage: Storage, folder: str) -> tuple[tuple[str, ...] | None, tu
     try:
         files = read_index(storage, path).tensors.keys()
     except ParseError as error:
-        return None, (damage(Code.META_UNREADABLE, str(error), path=path),)
+        return None, (damage(Code.META_UNREADABLE, error.within(path), path=path),)
     except OSError as error:
         return None, (unreadable(path, error),)
     escaping = sorted(filter(leads_out, files))

@@ -39,13 +39,13 @@ def test_one_rank_that_every_checkpoint_fails_on_is_named_with_what_it_would_giv
 def test_a_rank_that_could_not_be_read_is_not_to_be_restored() -> None:
     hidden = lost(2, severity=Severity.UNKNOWN)
     (only,) = said(against("20_2", hidden))
-    assert only == "20_2 fails only on rank 2: make the files of rank 2 readable, and run again"
+    assert only == "step 40 (20_2) fails only on rank 2: make the files of rank 2 readable, and run again"
     assert "restore intact shards of ranks 1-2" in said(against("20_2", hidden, lost(1)))[0]
 
 
 def test_where_older_ones_fail_elsewhere_only_the_newest_is_spoken_of() -> None:
     (only,) = said(against("20_2", lost(1), lost(2)), against("10_2", lost(3)))
-    assert only == "20_2 fails only on ranks 1-2: restore intact shards of ranks 1-2, and 20_2 is intact"
+    assert only == "step 40 (20_2) fails only on ranks 1-2: restore intact shards of ranks 1-2, and 20_2 is intact"
 
 
 def test_what_was_not_opened_is_not_called_whole() -> None:

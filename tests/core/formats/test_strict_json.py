@@ -71,6 +71,15 @@ def test_a_file_over_its_limit_is_refused_and_one_at_the_limit_is_not() -> None:
         parse_json(b"[1,2]", where="f", limit=4)
 
 
+@pytest.mark.parametrize("data", [b"", b" \n"])
+def test_an_empty_file_is_called_empty(data: bytes) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_json(data, where="a/common.json")
+    assert str(caught.value) == "a/common.json: not JSON: it is empty"
+    assert caught.value.within("a/common.json") == "not JSON: it is empty"
+    assert caught.value.within("another") == str(caught.value)
+
+
 def test_a_syntax_error_tells_its_line() -> None:
     with pytest.raises(ParseError) as caught:
         parse_json(b'{\n "a": 1,\n}', where="f")

@@ -18,6 +18,7 @@ from ckpttool.core.storage import local
 from ckpttool.trainers.huggingface import record
 from ckpttool.types import ResumeQuestion
 from tests.support.answers import chosen, cli, codes, going, named, plan, refusal, scanned, simulated, verdict, why_not
+from tests.support.commands import ask
 from tests.support.trainer_trees import edit_json, healthy
 
 NEWEST = "checkpoint-12"
@@ -358,3 +359,50 @@ class TestLogsThatAreTooLongToBeReadWholeAtAScan:
 
         monkeypatch.setattr("ckpttool.trainers.huggingface.scan.logs_contradict", refuse)
         assert chosen(plan(tree)) == ("checkpoint-1200", 1200)
+
+
+def one_line(text: str) -> str:
+    """Return printed text without its line breaks, which depend on the width."""
+    return " ".join(text.split())
+
+
+def test_a_missing_optimizer_is_named_beside_the_files_that_exist(ddp: Path) -> None:
+    (ddp / "checkpoint-8" / "optimizer.pt").unlink()
+    said = one_line(ask("scan", str(ddp)).stdout)
+    assert "checkpoint-8/optimizer.pt: optimizer.pt is missing, but not scheduler.pt and rng_state_0.pth: " in said
+
+
+def test_a_torn_record_is_named_once(single: Path) -> None:
+    (single / NEWEST / "trainer_state.json").write_bytes(b"")
+    said = one_line(ask("scan", str(single)).stdout)
+    assert f"meta-unreadable {NEWEST}/trainer_state.json: not JSON: it is empty" in said
+
+
+def test_without_random_number_state_the_way_to_use_the_save_is_named(ddp: Path) -> None:
+    (ddp / "checkpoint-8" / "rng_state_1.pth").unlink()
+    said = ask("resolve", str(ddp), "--checkpoint", "8")
+    assert said.code == 11
+    assert "if new random numbers are acceptable, name this one to the trainer yourself" in one_line(said.stdout)
+    assert "Step 8 (checkpoint-8) fails only on rank 1: " in one_line(said.stdout)
+
+
+def test_a_start_without_a_config_is_not_called_configured(single: Path) -> None:
+    (single / NEWEST / "optimizer.pt").unlink()
+    said = one_line(ask("preflight", str(single)).stdout)
+    assert f"start-differs on its own, Hugging Face's Trainer would load {NEWEST}" in said
+    assert "as configured" not in said
+    allowed = one_line(ask("preflight", str(single), "--allow", "start-differs").stdout)
+    assert "start-differs is allowed, see below" in allowed
+
+
+def test_health_says_that_the_log_has_no_embedding_norm_and_that_files_are_damaged(single: Path) -> None:
+    said = ask("health", str(single))
+    assert said.code == 14
+    assert "no embedding norm in the log: its other values do not show the health" in one_line(said.stdout)
+    assert "files are damaged" not in one_line(said.stdout)
+    shard = single / NEWEST / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    said = ask("health", str(single), "--from-weights")
+    assert said.code == 10
+    assert "no checkpoint is known to be healthy; files are damaged" in one_line(said.stdout)
+    assert "+?: some shards could not be read, and may contain more." in one_line(said.stdout)

@@ -109,7 +109,7 @@ class TestSinks:
         assert (finding.code, finding.severity) == (MindFormersCode.SINK_SIZE_CHANGED, Severity.SUSPECT)
         assert result.initial_epoch == 20
         assert "trains 40 batches too few" in finding.message
-        assert finding.remedy == "keep runner_config.sink_size: 2"
+        assert finding.remedy == "set runner_config.sink_size: 2"
         assert "plans 20 batches too many" in counters(40, 8, 8, epoch=20, new_sink_size=1).findings[0].message
 
     def test_steps_and_sinks_that_scale_differently_are_found(self) -> None:

@@ -79,7 +79,7 @@ class TestTheNewerLayout:
         tree = TreeBuilder(tmp_path).legacy().iteration(step=20).iteration(step=30)
         assert MindFormersCode.SINK_SIZE_CHANGED not in codes(found(tree.checkpoint, config(tmp_path, sinks=2)))
         (finding,) = coded(found(tree.checkpoint, config(tmp_path, sinks=5)), MindFormersCode.SINK_SIZE_CHANGED)
-        assert finding.remedy == "keep runner_config.sink_size: 2"
+        assert finding.remedy == "set runner_config.sink_size: 2"
 
 
 class TestSwitchedOff:
@@ -88,7 +88,7 @@ class TestSwitchedOff:
         told = found(output, config(tmp_path, sinks=None))
         (finding,) = coded(told, MindFormersCode.SINK_SIZE_CHANGED)
         assert "sinks of 2 batches, but the config now has no sinks" in finding.message
-        assert finding.remedy == "keep runner_config.sink_mode: True and sink_size: 2"
+        assert finding.remedy == "set runner_config.sink_mode: True and sink_size: 2"
         assert TrainersCode.TRAINING_COMPLETE not in codes(told)
 
     @pytest.mark.parametrize(("samples", "is_told"), [(40, False), (160, True)])

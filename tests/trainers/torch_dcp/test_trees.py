@@ -8,6 +8,7 @@ from pathlib import Path
 from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code
 from tests.support.answers import FIXTURES, going, plan, refusal, scanned, why_not
+from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
 
 
@@ -39,3 +40,12 @@ def test_the_step_of_composers_sharded_saves_is_their_count_of_batches(tmp_path:
     (root / "ep0-ba50").rename(root / "ep9-ba900")
     assert plan(root).point.checkpoint.name == "ep1-ba150"
     assert going(root) == {"ep1-ba100"}
+
+
+def test_a_save_with_a_cut_file_is_marked_although_its_files_belong_to_all_ranks(tmp_path: Path) -> None:
+    root = Path(healthy("dcp_fsdp2_4ranks", tmp_path))
+    assert "all !" not in ask("scan", str(root)).stdout
+    shard = root / "step_000015" / "__2_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:20_000])
+    (row,) = [line for line in ask("scan", str(root)).stdout.splitlines() if line.startswith("step_000015 ")]
+    assert "all !" in row

@@ -166,7 +166,7 @@ class PickleReader:
         if dull and dull.end() > self._at:
             self._run(dull)
         elif self._at >= len(self._data):
-            raise self._unexpected("the end, where a pickle must say STOP,")
+            raise self._unexpected("the end, but a pickle must end with STOP")
         elif self._data[self._at] == MEMOIZE:
             self._at += 1
             self._put(len(self._memo))
@@ -213,7 +213,7 @@ class PickleReader:
         elif opcode in LINES + b"p":
             self._line()
         else:
-            raise self._unexpected(f"{opcode:02x}, which is not an opcode,")
+            raise self._unexpected(f"{opcode:02x}, which is not an opcode")
 
     def _fixed(self, opcode: int) -> None:
         """Read an opcode with an argument of fixed length."""

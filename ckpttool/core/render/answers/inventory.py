@@ -122,7 +122,7 @@ def table(answer: Listing) -> RenderableType:
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(answer)]
         if any(map(_is_marked, newest_first(inventory.checkpoints)[: answer.limit])):
-            parts.append(line("!: files of all ranks exist, but the checkpoint is not intact", style="dim"))
+            parts.append(line("!: the checkpoint is not intact, for the reasons below", style="dim"))
         parts += [line(text, style="yellow") for text in _short(answer)]
     else:
         parts.append(line(f"Pruned checkpoints, if any: ckpttool trash list {shown(inventory.root)}"))
@@ -295,8 +295,8 @@ def _marked(checkpoint: Checkpoint) -> Text:
 
 
 def _is_marked(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint with files of every rank, and so a complete-looking rank count, is not intact."""
-    has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
+    """Return whether a checkpoint with a complete-looking rank count is not intact."""
+    has_all = checkpoint.topology.shared or len(checkpoint.ranks) == checkpoint.topology.world_size
     return has_all and bool(blocking(checkpoint.findings))
 
 
