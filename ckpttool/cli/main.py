@@ -214,6 +214,8 @@ def _answer_usage(error: typer.TyperException) -> None:
     if context is not None and text == context.get_help():
         output.usage(text)
         return
+    if context is not None and context.command.hidden:
+        context = context.parent
     hint = f"see {context.command_path} --help" if context is not None else ""
     output.error(" ".join(filter(None, (text if text.endswith("?") else f"{text.rstrip('.')};", hint))).rstrip(";"))
 

@@ -12,9 +12,9 @@ import typer
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.helped import Command, Group, command_group
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
-from ckpttool.core.commands.tree_options import OneName, from_here, one_name
+from ckpttool.core.commands.tree_options import Grace, OneName, from_here, one_name
 from ckpttool.core.domain.finding import of_trees
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import GRACE_SECONDS, ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.answers import texts_of
 from ckpttool.core.render.escape import shown
@@ -81,7 +81,7 @@ app = command_group("repair", cls=_Repair)
 def repair() -> None:
     """Repair damaged shards and records (dry run unless --apply).
 
-    `ckpttool repair DIR` shows what both commands would do, and changes nothing.
+    `ckpttool repair DIR` shows what both commands would do, and changes nothing. It accepts --checkpoint and --grace.
 
     Example: ckpttool repair ./output/checkpoint
     """
@@ -97,6 +97,7 @@ def plan(
     *,
     tree: TreeQuestion,
     checkpoint: OneName = None,
+    grace: Grace = GRACE_SECONDS,
     apply: Annotated[bool, typer.Option("--apply", hidden=True)] = False,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -111,8 +112,8 @@ def plan(
         )
     question, name = from_here(tree), one_name(checkpoint)
     with progress.watched(quiet=quiet):
-        healing = verbs.heal(question, HealOrder(checkpoint=name))
-    records = verbs_repair.repair_meta(question, ResumeQuestion(name=name, ignore_health=True))
+        healing = verbs.heal(question, HealOrder(checkpoint=name, grace=grace))
+    records = verbs_repair.repair_meta(question, ResumeQuestion(name=name, ignore_health=True), grace=grace)
     output.looking_at(healing.resolved_from, quiet=quiet)
     code = of_trees((healing.exit_code, records.exit_code))
     if fmt is Format.JSON:

@@ -180,10 +180,7 @@ class Rows(type):
             yield from (row for row in vars(part).values() if isinstance(row, Row))
 
 
-_COPY = (
-    "if this file is a copy, copy it again; if another rank has a proven copy, ckpttool repair shards rebuilds the "
-    "file; otherwise the checkpoint is lost"
-)
+_COPY = "if this file is a copy, copy it again; otherwise resume from another checkpoint"
 
 
 class Code(metaclass=Rows):
@@ -908,10 +905,13 @@ class Code(metaclass=Rows):
         group="Shards",
         headline="Tensors overlap or leave gaps in the file",
         meaning=(
-            "The header's offsets must cover the data exactly once, from the first byte to the last. They do not, so "
-            "at least one tensor is read from the wrong bytes."
+            "The file records where each tensor, or each record of a zip archive, begins and ends. These places must "
+            "follow each other without an overlap or a gap. They do not, so at least one tensor is read from the "
+            "wrong bytes."
         ),
-        evidence="All offsets of the safetensors header are sorted and compared.",
+        evidence=(
+            "All offsets of the safetensors header, or of the directory of the zip archive (torch), are compared."
+        ),
         trainers={
             "MindFormers": "The load fails after the file was chosen.",
         },
@@ -1270,7 +1270,9 @@ class Code(metaclass=Rows):
             "MindFormers": "Follows the tracker or stops with an error; it never falls back to an older iteration.",
         },
         to_do=(
-            "Nothing to repair: the launch config names the iteration's folder, which needs no tracker:",
+            "For a start that follows the tracker, point it at the newest intact iteration:",
+            "    ckpttool repair pointer DIR",
+            "A config that names the iteration's folder needs no tracker:",
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
         ),
     )

@@ -8,6 +8,7 @@ from itertools import islice
 from shlex import quote
 from typing import NamedTuple
 
+from ckpttool.core.decide.peer_remedies import is_about_shard
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, note
 from ckpttool.core.domain.frozen import replace
@@ -15,16 +16,14 @@ from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import Rank, counted
 from ckpttool.core.domain.verdict import Level, Verdict
-from ckpttool.core.storage import is_local
 from ckpttool.core.verbs.resolving import PassedOver
 from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.verbs.verifying import content_engine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
 from ckpttool.replicas.model import HealOrder, Target
-from ckpttool.replicas.rules import MISSING, find_targets, samples_for
+from ckpttool.replicas.rules import find_targets, samples_for
 from ckpttool.replicas.verbs import MOST_WITNESSES, what_can_be_rebuilt
-from ckpttool.trainers.base import Refusal
 
 CHEAP_BYTES = 16 << 20
 """Maximum bytes to read without a request: about as fast as a check of headers."""
@@ -67,9 +66,7 @@ def _advice(
     tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
 ) -> HealAdvice | None:
     checkpoint, root = rejection.checkpoint, tree.inventory.root
-    if not (is_about_shards(checkpoint, rejection.reasons) and is_local(tree.storage.root)):
-        return None
-    if isinstance(tree.layout.peer_path(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
+    if not (is_about_shards(checkpoint, rejection.reasons) and tree.has_peers(checkpoint)):
         return None
     if _cost(tree, checkpoint) <= CHEAP_BYTES:
         sized = scan(replace(question, sizes=True))
@@ -143,11 +140,8 @@ def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Tar
 
 def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
     """Return whether missing or damaged shards are the only problem of a checkpoint."""
-    paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
-    return bool(paths and reasons) and all(
-        reason.severity is Severity.DAMAGE and (reason.path in paths or (reason.code in MISSING and bool(reason.ranks)))
-        for reason in reasons
-    )
+    has_shards = any(shard.rank is not None for shard in checkpoint.shards)
+    return bool(has_shards and reasons) and all(is_about_shard(reason, checkpoint) for reason in reasons)
 
 
 def heal_advice(
@@ -172,11 +166,11 @@ def heal_advice(
     if is_proven:
         effect = f"would {gain}: other ranks have proven copies of all missing or damaged files"
         message, next_command = f"{command} {effect}", f"{command} --apply"
-        remedy = f"{next_command} {effect}"
+        remedy = f"other ranks have proven copies of all missing or damaged files; to {gain}: {next_command}"
     else:
         message = f"other ranks may have copies of the missing or damaged files, and healing would {gain}"
         next_command = f"check with {command}"
-        remedy = f"{next_command}: {message}"
+        remedy = f"{message}; to check: {command}"
     finding = note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=next_command)
     return HealAdvice(finding, remedy)
 

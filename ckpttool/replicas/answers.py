@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.units import counted, step_and_name
+from ckpttool.core.render.changes import grace_option, refused
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
+from ckpttool.core.render.shell import join
 from ckpttool.core.render.text import Indented, line, stack
 from ckpttool.replicas.model import Donor, Healing, ShardHealing
 
@@ -94,7 +96,7 @@ def _headline(healing: Healing) -> Text:
         return line(f"{name}: {target} missing or damaged, and no copy is proven", style="bold red")
     of = target if able == len(healing.shards) else f"{able} of {target}"
     if healing.refusals:
-        return line(f"Refused: {name}: {of} could be rebuilt, but nothing was changed", style="bold red")
+        return line(refused(f"{name}: {of} could be rebuilt", apply=healing.order.apply), style="bold red")
     verb = "can be rebuilt"
     if healing.applied:
         verb = "was rebuilt" if able == 1 else "were rebuilt"
@@ -103,11 +105,22 @@ def _headline(healing: Healing) -> Text:
 
 
 def _outcome(healing: Healing) -> Iterator[Text]:
-    if not healing.apply:
+    if not healing.order.apply:
         them = "it" if len(healing.healable) == 1 else "them"
-        yield line(f"Dry run: nothing was changed. `repair shards --apply` rebuilds {them}.")
+        yield line(f"Dry run: nothing was changed. To rebuild {them}:")
+        yield line(_command(healing), no_wrap=True)
     elif healing.trash is not None:
         yield line(f"The damaged files are kept in {shown(healing.trash)} until the next `prune --apply`")
+
+
+def _command(healing: Healing) -> str:
+    """Return the command that rebuilds the shards."""
+    order = healing.order
+    options = [] if order.donor is None else ["--from", str(order.donor)]
+    options += [] if order.tensor is None else ["--tensor", order.tensor]
+    options += grace_option(order.grace)
+    name = healing.checkpoint.name
+    return join(["ckpttool", "repair", "shards", healing.root, "--checkpoint", name, *options, "--apply"])
 
 
 def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[RenderableType]:

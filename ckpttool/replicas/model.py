@@ -12,7 +12,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.pointer import PointerFix
-from ckpttool.core.domain.question import GRACE, ONE_NAME
+from ckpttool.core.domain.question import GRACE, GRACE_SECONDS, ONE_NAME
 from ckpttool.core.domain.replicas import Proof, TensorDigests, Trust
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
@@ -122,7 +122,7 @@ class HealOrder:
     apply: Annotated[
         bool, Option("--apply", "Make the changes; without this option, nothing is changed.", "What stays")
     ] = False
-    grace: Annotated[float, GRACE] = 300.0
+    grace: Annotated[float, GRACE] = GRACE_SECONDS
     """Age in seconds below which a shard is a sign of a save in progress."""
 
 
@@ -141,7 +141,8 @@ class Healing(Answered):
     """The checkpoint's other problems, which no donor can fix."""
     refusals: tuple[Finding, ...]
     """Why nothing is changed, even if repairs are possible."""
-    apply: bool
+    order: HealOrder
+    """The requested checkpoint and options."""
     resolved_from: str | None
     fixes: tuple[PointerFix, ...] = ()
     """The trainer's records that must name the checkpoint, because it will be the newest intact one."""
@@ -165,7 +166,7 @@ class Healing(Answered):
     @property
     def applied(self) -> bool:
         """Whether the repair was executed."""
-        return self.apply and bool(self.healable) and not self.refusals
+        return self.order.apply and bool(self.healable) and not self.refusals
 
     @property
     def is_refused(self) -> bool:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ckpttool.core.decide.peer_remedies import MISSING_FROM_RANKS
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown, worst
 from ckpttool.core.domain.frozen import replace
@@ -30,8 +31,6 @@ from ckpttool.replicas.model import (
     ShardHealing,
     Target,
 )
-
-MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
 _TO_PROVE = (
     "a copy is proven by two other intact checkpoints in which all tensors of both ranks are equal, at least one of "
@@ -73,7 +72,7 @@ def find_targets(
         for shard in checkpoint.shards
         if shard.rank is not None and damage[shard.path]
     ]
-    missing = [finding for finding in verdict.findings if finding.code in MISSING]
+    missing = [finding for finding in verdict.findings if finding.code in MISSING_FROM_RANKS]
     present = {(shard.rank, shard.role) for shard in checkpoint.shards}
     roles = sorted({shard.role for shard in checkpoint.shards if shard.rank is not None})
     named = {rank for finding in missing for rank in finding.ranks}

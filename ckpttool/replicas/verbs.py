@@ -135,7 +135,7 @@ def what_can_be_rebuilt(
         shards=_donors(tree, checkpoint, verdict, target, order) if target else (),
         lost=stays_lost(verdict, target, order.tensor),
         refusals=tuple(against),
-        apply=order.apply,
+        order=order,
         resolved_from=tree.resolved_from,
     )
     return healing, {report.path: report for report in verdict.reports}

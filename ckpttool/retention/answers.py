@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning, Why
 from ckpttool.core.domain.units import ByteCount, counted
 from ckpttool.core.domain.verdict import Level
+from ckpttool.core.render.changes import refused
 from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
@@ -129,7 +131,7 @@ def _headline(pruning: Pruning) -> Text:
         return line(f"Nothing to delete: {_stay(fates)}", style="bold green")
     summary = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
-        return line(f"Refused: {summary} may be deleted; nothing was changed", style="bold red")
+        return line(refused(f"{summary} may be deleted", apply=pruning.order.apply), style="bold red")
     action = "moved to the trash" if pruning.order.trash_days else "deleted"
     would = "" if pruning.applied else "would be "
     return line(f"{summary}: {would}{action}; {_stay(fates - going)}", style="bold green")
@@ -178,6 +180,30 @@ _MOST_NAMED = 3
 """Maximum number of checkpoints named in the suggested command; for more, `ckpttool trash list` shows the names."""
 
 
+def _never_deleted(pruning: Pruning) -> list[Text]:
+    """Show the way to get rid of damaged checkpoints, if nothing else can be deleted."""
+    plan = pruning.plan
+    damaged = [fate.checkpoint for fate in plan.fates if Why.NOT_WHOLE in fate.why]
+    if plan.going or not plan.good or not damaged:
+        return []
+    root = quote(plan.root)
+    verb, them = ("is", "it") if len(damaged) == 1 else ("are", "them")
+    count = counted(len(damaged), "checkpoint")
+    text = f"{count} {verb} not intact, and prune never deletes {them}. To check {them}:"
+    return [
+        line(text),
+        line(f"ckpttool verify {root} {join(_selection(damaged))}", no_wrap=True),
+        line(f"If nothing can repair {them} (ckpttool repair), delete the files yourself."),
+    ]
+
+
+def _selection(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Return the options that select checkpoints, by name if they are few."""
+    if len(checkpoints) > _MOST_NAMED:
+        return ["--checkpoint", "all"]
+    return [word for checkpoint in checkpoints for word in ("--checkpoint", checkpoint.name)]
+
+
 def _outcome(pruning: Pruning) -> list[Text]:
     days = pruning.order.trash_days
     old = [entry.name for entry in pruning.trash if entry.goes]
@@ -194,6 +220,7 @@ def _outcome(pruning: Pruning) -> list[Text]:
     if pruning.elsewhere:
         machine = "" if pruning.elsewhere[0].host is None else " with its machine"
         return [line(f"Plan only: nothing is deleted. --json lists each file{machine}.")]
+    lines += _never_deleted(pruning)
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. Pass --apply to carry it out."))
     return lines

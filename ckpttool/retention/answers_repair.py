@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.retention import Repair
 from ckpttool.core.domain.units import counted
+from ckpttool.core.render.changes import grace_option, refused
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
+from ckpttool.core.render.shell import join
 from ckpttool.core.render.text import line, stack
 
 if TYPE_CHECKING:
@@ -54,7 +56,9 @@ def table(repair: Repair) -> RenderableType:
     single = len(repair.fixes) == 1
     count = counted(len(repair.fixes), "record")
     if repair.refusals:
-        headline = line(f"Refused: {count} {'does' if single else 'do'} not name {name}, and nothing was changed")
+        verb = "does" if single else "do"
+        text = f"{count} {verb} not name {name}"
+        headline = line(refused(text, apply=repair.apply))
         headline.stylize("bold red")
     else:
         done = "should name"
@@ -64,5 +68,15 @@ def table(repair: Repair) -> RenderableType:
     parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
     parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
     if not repair.apply and not repair.refusals:
-        parts += [line(), line("Dry run: nothing was changed. `repair pointer --apply` writes the records.")]
+        them = "it" if single else "them"
+        parts += [line(), line(f"Dry run: nothing was changed. To correct {them}:")]
+        parts.append(line(_command(repair, name=repair.checkpoint.name), no_wrap=True))
     return stack(*parts)
+
+
+def _command(repair: Repair, *, name: str) -> str:
+    """Return the command that writes the records."""
+    options = ["--checkpoint", name] if repair.named else []
+    options += [] if repair.prefix is None else ["--prefix", repair.prefix]
+    options += grace_option(repair.grace)
+    return join(["ckpttool", "repair", "pointer", repair.root, *options, "--apply"])

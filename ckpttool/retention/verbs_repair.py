@@ -97,5 +97,7 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
         apply=apply,
         resolved_from=tree.resolved_from,
         named=choice.name not in {None, LATEST},
+        prefix=choice.prefix,
+        grace=grace,
         is_sure=not isinstance(point, NoResumePoint) or point.is_sure,
     )

@@ -108,3 +108,29 @@ def test_what_is_nearly_a_command_is_corrected(here: Path) -> None:
     said = ask("repair", "shard", "x")
     assert said.code == 2
     assert "did you mean shards?" in said.stderr
+
+
+def test_the_plan_takes_the_grace_time_and_a_wrong_option_names_the_help_of_the_command(here: Path) -> None:
+    SITUATIONS["truncated"](here)
+    for path in here.rglob("*"):
+        os.utime(path)  # a save may be in progress
+    early = ask("repair", "output")
+    assert "but --apply would be refused now" in early.stdout
+    assert "Refused" not in early.stdout
+    now = ask("repair", "output", "--grace", "0")
+    assert now.code == 0
+    assert "\nckpttool repair shards output/checkpoint --checkpoint _1-30_2 --grace 0 --apply\n" in now.stdout
+    wrong = ask("repair", "output", "--gracious", "0")
+    assert wrong.code == 2
+    assert wrong.stderr.endswith("ckpttool repair --help\n")
+
+
+@pytest.mark.parametrize("command", [("shards",), ("pointer",), ("pointer", "--checkpoint", "15_2")])
+def test_the_command_that_a_dry_run_prints_carries_it_out(command: tuple[str, ...], here: Path) -> None:
+    SITUATIONS["truncated"](here)
+    dry = ask("repair", *command, "output", "--grace", "0")
+    (line,) = [line for line in dry.stdout.splitlines() if line.endswith(" --apply")]
+    assert line.startswith(f"ckpttool repair {command[0]} output/checkpoint ")
+    done = ask(*line.split()[1:])
+    assert done.code == 0
+    assert "Dry run" not in done.stdout

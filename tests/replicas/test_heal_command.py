@@ -60,16 +60,18 @@ def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_b
     command = f"ckpttool repair shards {tree} --checkpoint 20_2 --apply"
     said = ask("resolve", str(tree))
     words = " ".join(said.stdout.split())
-    assert words.count("would save 10 steps") == 1
+    assert words.count("to save 10 steps") == 1
     launch = ask("launch", str(tree), "--config", str(FIXTURES / "configs/pretrain_sink2.yaml"), "--output", "new.yaml")
-    assert " ".join(launch.stdout.split()).count("would save 10 steps") == 1
+    assert " ".join(launch.stdout.split()).count("to save 10 steps") == 1
     (rejection,) = (part for part in said.stdout.split("\n\n") if part.startswith("Not chosen:"))
-    assert f"try: {command} would save 10 steps" in " ".join(rejection.split())
+    assert f"to save 10 steps: {command}" in " ".join(rejection.split())
     (rejected,) = json.loads(ask("resolve", str(tree), "--json").stdout)["rejected"]
-    assert {reason["remedy"].split(" would")[0] for reason in rejected["reasons"]} == {command}
+    assert {reason["remedy"].split("to save 10 steps: ")[1] for reason in rejected["reasons"]} == {command}
     for path in tree.glob("rank_?/*-10_2.ckpt"):
         path.unlink()
-    assert "ckpttool repair shards" not in ask("resolve", str(tree)).stdout  # one other save proves no copy
+    unproven = " ".join(ask("resolve", str(tree)).stdout.split())  # one other save proves no copy
+    assert "to see whether another rank has a proven copy: ckpttool repair shards" in unproven
+    assert "other ranks have proven copies" not in unproven
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_a_nan_in_a_damaged_shard_is_rebuilt_with_it(tmp_path: Path) -> None:
     assert "1 NaN" in found
     healing = ask("repair", "shards", str(tree), "--grace", "0", "--json")
     assert (healing.code, healing.json["lost"]) == (0, [])
-    assert "would save 10 steps" in " ".join(ask("resolve", str(tree)).stdout.split())
+    assert "to save 10 steps" in " ".join(ask("resolve", str(tree)).stdout.split())
     assert ask("repair", "shards", str(tree), "--grace", "0", "--tensor", "dense.bias").code != 0
 
 
@@ -117,7 +119,8 @@ def test_repair_without_a_word_names_the_commands_that_apply_it_and_the_checkpoi
     lost(here, "proven")
     said = ask("repair", "output", "-q")
     assert said.code == 0
-    assert "`repair shards --apply` rebuilds it." in said.stdout
+    assert "\nckpttool repair shards output/checkpoint --checkpoint 20_2 --apply\n" in said.stdout
+    assert "\nckpttool repair pointer output/checkpoint --apply\n" in said.stdout
     assert said.stdout.endswith("Repair the shards first; after that, the records should point to 20_2.\n")
 
 

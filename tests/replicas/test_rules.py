@@ -458,7 +458,7 @@ def healing(checkpoint: Checkpoint) -> Healing:
         shards=(ShardHealing(target=target, donor=donor),),
         lost=(),
         refusals=(),
-        apply=False,
+        order=HealOrder(),
         resolved_from=None,
     )
 
@@ -578,8 +578,8 @@ def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() 
     lie = "other ranks may have copies of the missing or damaged files"
     command = "ckpttool repair shards tree --checkpoint 20_2"
     assert remedies == [
-        f"{command} --apply would make 20_2 intact: {copies}",
-        f"check with {command}: {lie}, and healing would make 20_2 intact",
+        f"{copies}; to make 20_2 intact: {command} --apply",
+        f"{lie}, and healing would make 20_2 intact; to check: {command}",
     ]
 
 

@@ -42,7 +42,7 @@ def signs_of_writing(
             f"written {age:.0f} s ago: a save may be in progress (--grace {grace:g})",
             path=path,
             actual=moment_if_any(at),
-            remedy="wait; if no training is running, pass --grace 0",
+            remedy=f"wait {grace - age:.0f} s; if no training is running, pass --grace 0",
         )
 
 

@@ -42,6 +42,8 @@ LAYOUT: Final = Option(
 PREFIX: Final = Option(
     "--prefix", "Use only files with this name prefix, if several runs share DIR.", "Which checkpoint", metavar="TEXT"
 )
+GRACE_SECONDS: Final = 300.0
+"""Default age in seconds below which a file is a sign of a save in progress."""
 GRACE: Final = Option(
     "--grace",
     "Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).",

@@ -11,7 +11,7 @@ from ckpttool.core.domain.finding import Code, Finding, of_findings, safest, see
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.pointer import PointerFix
-from ckpttool.core.domain.question import GRACE, MAX_AGE, PREFIX
+from ckpttool.core.domain.question import GRACE, GRACE_SECONDS, MAX_AGE, PREFIX
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.domain.verdict import Level, VerdictWord
@@ -79,7 +79,7 @@ class PruneOrder:
     ] = None
     """How thoroughly to check the checkpoints that justify a deletion. None for every byte if there is a checksum to
     compare with, otherwise headers."""
-    grace: Annotated[float, GRACE] = 300.0
+    grace: Annotated[float, GRACE] = GRACE_SECONDS
     """In seconds; if a shard is younger, a process is assumed to be writing to the tree."""
     wait: Annotated[
         float,
@@ -397,6 +397,10 @@ class Repair(Answered):
     """Number of those records that can name the checkpoint."""
     named: bool = False
     """Whether the checkpoint was named explicitly."""
+    prefix: str | None = None
+    """The prefix that was requested."""
+    grace: float = GRACE_SECONDS
+    """Seconds: a younger shard is a sign of a save in progress."""
     is_sure: bool = True
     """If there is no such checkpoint, whether it is certain that none is intact."""
 

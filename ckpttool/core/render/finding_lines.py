@@ -69,9 +69,14 @@ def kind_parts(
     """Show the first finding of a kind, all its ranks, and the remedy, unless the remedy was shown just above."""
     yield Indented(_finding(kind, world, view), by)
     remedy = kind[0].remedy
-    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in messages:
+    needs_action = kind[0].severity > Severity.NOTE or kind[0].code in _NOTES_TO_ACT_ON
+    if remedy is not None and needs_action and remedy not in messages:
         messages.add(remedy)
         yield Indented(line(f"try: {shown(remedy)}"), by + 2)
+
+
+_NOTES_TO_ACT_ON = frozenset({Code.START_DIFFERS})
+"""Codes of notes that are shown with their remedy: they become true with the next start."""
 
 
 def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:

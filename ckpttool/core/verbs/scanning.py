@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.completeness import assess, believable, no_objections
+from ckpttool.core.decide.peer_remedies import with_peer_remedies, with_peer_remedies_in
 from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.core.domain.expectation import Evidence, WorldEvidence
@@ -17,6 +18,7 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import HealthBook
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import AskedSizes, TreeQuestion
+from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.core.storage import above, forget_listings, is_local, open_storage, path_on_machines, shortest
@@ -199,6 +201,14 @@ class Tree(Listing):
         except OSError:
             return None
 
+    def has_peers(self, checkpoint: Checkpoint) -> bool:
+        """Return whether ranks' files may be copies of each other, in a folder of this machine."""
+        return self.machines.is_here and is_local(self.storage.root) and _has_peers(self.layout, checkpoint)
+
+    def with_remedies(self, findings: tuple[Finding, ...], checkpoint: Checkpoint) -> tuple[Finding, ...]:
+        """Add the search for a proven copy to the remedies of missing and damaged shards that may have copies."""
+        return with_peer_remedies(findings, checkpoint, self.inventory.root, self.has_peers)
+
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return the location of a checkpoint's seal; None if its layout does not support seals."""
         return seal_place_of(self.layout, checkpoint)
@@ -298,6 +308,8 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = with_healed(assessed, located.storage, seal_place)
     assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
     assessed = machines.assessed(assessed, question)
+    if machines.is_here and is_local(located.storage.root):
+        assessed = with_peer_remedies_in(assessed, partial(_has_peers, layout))
     return Tree(
         inventory=assessed,
         layout=layout,
@@ -307,6 +319,11 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         book=replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root)),
         machines=machines,
     )
+
+
+def _has_peers(layout: Layout, checkpoint: Checkpoint) -> bool:
+    shards = checkpoint.shards
+    return bool(shards) and not isinstance(layout.peer_path(checkpoint, Rank(0), shards[0].role), Refusal)
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:

@@ -203,8 +203,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         done = (lambda _: None) if meter is None else meter.done
         tasks = OnceEngine(tasks, results, stamp=tree.storage.stamp, done=done)
     engines = Engines(tasks=tasks, headers=headers)
-    records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
-    return Session(tree.storage, tree.inventory, scope, engines, records)
+    return Session(tree.storage, tree.inventory, scope, engines, _records(tree))
 
 
 def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) -> Session:
@@ -216,8 +215,16 @@ def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) ->
         requested=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
-    records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
-    return Session(tree.storage, tree.inventory, scope, recorded, records)
+    return Session(tree.storage, tree.inventory, scope, recorded, _records(tree))
+
+
+def _records(tree: Tree) -> SaveRecords:
+    return SaveRecords(
+        seal_place=tree.seal_place,
+        with_own_records=tree.with_own_records,
+        slices=tree.slices,
+        with_remedies=tree.with_remedies,
+    )
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:

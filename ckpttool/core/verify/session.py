@@ -95,6 +95,8 @@ class SaveRecords:
     """Adds the save's own records, which the scan does not read."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
     """Returns the slices of each rank, according to the save's own records."""
+    with_remedies: Callable[[tuple[Finding, ...], Checkpoint], tuple[Finding, ...]]
+    """Adds the remedies that the layout allows to findings about the save."""
 
 
 class _Seals(NamedTuple):
@@ -234,7 +236,7 @@ class Session:
         verdict = collect(replace(checkpoint, findings=remaining), reports, self._scope.level, extras=companions)
         yield replace(
             verdict,
-            findings=completed(verdict.findings + findings, checkpoint),
+            findings=self._records.with_remedies(completed(verdict.findings + findings, checkpoint), checkpoint),
             compared_with=comparison.compared_with,
             also_read=comparison.also_read,
         )

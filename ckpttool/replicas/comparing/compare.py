@@ -53,9 +53,6 @@ class Context(NamedTuple):
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
     """Finds the differing bytes of two shards; None to skip the search."""
-    root: str = "DIR"
-    name: str | None = None
-    """Root of the tree and name of the checkpoint, for the advice to repair it; None for no advice."""
     sealed: Collection[str] = ()
     """Paths of files that match a manifest."""
     rebuilt: Mapping[str, str | None] = {}
@@ -137,7 +134,7 @@ def _compare_role(
     trained = [sample.tensors for sample in samples if sample.same_run and sample.step != 0]
     paths = {rank: report.path for rank, report in by_rank.items()}
     return CopyComparison(
-        findings=replica_findings(suspicions, paths, places, context.name, context.root),
+        findings=replica_findings(suspicions, paths, places),
         agreed={path: judged.agreed[same_file.get(rank, rank)] for rank, path in paths.items()},
         is_open=judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions),
         drifted={

@@ -27,8 +27,6 @@ def replica_findings(
     suspicions: Sequence[Suspicion],
     paths: Mapping[Rank, str],
     places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
-    name: str | None = None,
-    root: str = "DIR",
 ) -> tuple[Finding, ...]:
     """Report the results of comparing a checkpoint's replicas.
 
@@ -36,14 +34,10 @@ def replica_findings(
         suspicions: The suspicions about files of one role.
         paths: The paths of these files.
         places: The first difference of a rank's file in a tensor, if it was searched for.
-        name: Name of the checkpoint; None to omit the advice to heal it.
-        root: Root of the tree, for that advice.
     """
     parted = [suspicion for suspicion in suspicions if suspicion.kind is SuspicionKind.PARTED]
     findings = [
-        _finding(suspicion, paths[suspicion.rank], places or {}, (root, name))
-        for suspicion in suspicions
-        if suspicion not in parted
+        _finding(suspicion, paths[suspicion.rank], places or {}) for suspicion in suspicions if suspicion not in parted
     ]
     if parted:
         ranks = tuple(sorted({suspicion.rank for suspicion in parted}))
@@ -58,9 +52,7 @@ def replica_findings(
     return tuple(findings)
 
 
-def _finding(
-    suspicion: Suspicion, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], whose: tuple[str, str | None]
-) -> Finding:
+def _finding(suspicion: Suspicion, path: str, places: Mapping[tuple[Rank, str], DifferingBytes]) -> Finding:
     tensor = next((name for name in suspicion.tensors if (suspicion.rank, name) in places), suspicion.tensors[0])
     place = places.get((suspicion.rank, tensor))
     share = f"{len(suspicion.tensors)} of {counted(suspicion.compared, 'tensor')}"
@@ -84,19 +76,8 @@ def _finding(
         f"differs from {replicas} in {share}, first in {tensor}{_place_text(place)}{_why(suspicion)}",
         path=path,
         tensor=tensor,
-        remedy=_remedy(suspicion, *whose),
+        remedy=_LOOK_AT_DEVICE if suspicion.kind is SuspicionKind.DRIFTED else _ANOTHER,
     )
-
-
-def _remedy(suspicion: Suspicion, root: str, name: str | None) -> str:
-    if suspicion.kind is SuspicionKind.DRIFTED:
-        return _LOOK_AT_DEVICE
-    if name is None or severity(suspicion) is not Severity.DAMAGE:
-        return _ANOTHER
-    from shlex import quote  # most trees need none
-
-    command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(name)}"
-    return f"{command} rebuilds it from a proven copy; or {_ANOTHER}"
 
 
 def _place_text(place: DifferingBytes | None) -> str:

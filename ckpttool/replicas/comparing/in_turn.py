@@ -65,8 +65,6 @@ class Replicas:
         context = Context(
             recorded=self._reading.slices(checkpoint),
             compare_bytes=reader_of_tensors(self._reading.storage),
-            root=self._reading.storage.root,
-            name=checkpoint.name,
             sealed=sealed,
             rebuilt={**dict.fromkeys(healed), **rebuilt_from(reports, seals)},
             ranks={*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))},

@@ -117,6 +117,19 @@ def test_14_where_a_newer_checkpoint_could_not_be_looked_at(here: Path) -> None:
     assert asked(here, "--strict", *WRITTEN, "--allow", "newer-not-chosen").code == 0
 
 
+def start_row(said: Said) -> str:
+    """Return the row of the start, without its line breaks."""
+    return " ".join(said.stdout.partition("  start ")[2].partition("  disk ")[0].split())
+
+
+def test_an_allowed_start_is_not_simply_called_ok(here: Path) -> None:
+    SITUATIONS["truncated"](here)
+    assert "start-differs is allowed" in start_row(asked(here, *WRITTEN))
+    (here / "output").rename(here / "damaged")
+    SITUATIONS["whole"](here)
+    assert "is allowed" not in start_row(asked(here, *WRITTEN))
+
+
 class TestConfig:
     @pytest.mark.parametrize(
         ("old", "new", "code", "found"),

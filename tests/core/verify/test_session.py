@@ -185,7 +185,12 @@ def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Invent
     storage = LocalStorage(tree.inventory.root)
     headers = engine if level is Level.STRUCTURE else WaitingEngine()
     engines = Engines(tasks=engine, headers=headers)
-    records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
+    records = SaveRecords(
+        seal_place=tree.seal_place,
+        with_own_records=tree.with_own_records,
+        slices=tree.slices,
+        with_remedies=tree.with_remedies,
+    )
     return Session(storage, tree.inventory, Scope(level=level), engines, records), tree.inventory
 
 

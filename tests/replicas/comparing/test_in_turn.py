@@ -58,7 +58,7 @@ def test_one_flipped_bit_is_located_without_any_checksum(tree: Path, level: Leve
     assert (finding.path, finding.ranks) == (str(path.relative_to(tree)), (2,))
     assert finding.tensor == "optimizer.adam_m.dense.bias"
     assert "byte 1000, 1 bit" in finding.message
-    assert (finding.remedy or "").startswith(f"ckpttool repair shards {tree} --checkpoint 20_2 ")
+    assert (finding.remedy or "").endswith(f"proven copy: ckpttool repair shards {tree} --checkpoint 20_2")
     assert not verdict.is_proven
 
 

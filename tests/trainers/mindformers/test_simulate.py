@@ -97,7 +97,8 @@ def iterations(tmp_path: Path) -> TreeBuilder:
 
 
 def test_a_sound_tree_is_resumed_from_its_newest_checkpoint(tree: TreeBuilder) -> None:
-    why = "10_2 is the newest name that all 4 ranks have; it compares only names and opens no shard"
+    limit = "up to 10_2, the lowest position in meta.json"
+    why = f"10_2 is the newest name that all 4 ranks have {limit}; it compares only names and opens no shard"
     patches = ("1.6.0", "1.7.0", "1.8.0", "1.9.0", "2.0.0", "2.1.0", "2.1.3")
     assert_takes(tree, "10_2", versions=(*ALL, *patches))
     assert set(reasons_of(tree, (*ALL, *patches))) == {why}
@@ -105,7 +106,9 @@ def test_a_sound_tree_is_resumed_from_its_newest_checkpoint(tree: TreeBuilder) -
 
 def test_one_rank_alone_is_resumed_too(tmp_path: Path) -> None:
     alone = TreeBuilder(tmp_path).legacy(ranks=1).save(epoch=5, step=2)
-    assert_takes(alone, "5_2", "5_2 is the newest name that its one rank has;")
+    assert_takes(
+        alone, "5_2", "5_2 is the newest name that its one rank has up to 5_2, the lowest position in meta.json;"
+    )
 
 
 def test_versions_that_go_by_the_world_size_do_not_blame_a_stray(tree: TreeBuilder) -> None:

@@ -392,12 +392,11 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
     from ckpttool.core.render.text import line
 
     parts: list[RenderableType] = [line(), line(title, style="bold")]
-    messages: set[str] = set()
     most, most_reasons = (len(rejected), None) if view.everything else (MOST_REJECTED, MOST_REASONS)
     for rejection in rejected[:most]:
         checkpoint = rejection.checkpoint
         parts.append(line(f"  {step_and_name(checkpoint.step, shown(checkpoint.name))}"))
-        kinds = kinds_of(rejection.reasons, view)
+        kinds, messages = kinds_of(rejection.reasons, view), set[str]()
         for kind in kinds[:most_reasons]:
             parts += kind_parts(kind, checkpoint.topology.world_size, messages, view, by=4)
         if len(kinds) > len(kinds[:most_reasons]):

@@ -372,7 +372,13 @@ def _compare(
     newest_shape, newest_name = newest
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
-        return note(MindFormersCode.META_DISAGREES, f"meta.json names {record.position}, but a file of another save")
+        missing = "" if shape in folder.shapes else ", which does not exist"
+        newest_save = _label(newest_name, newest_name.position, alignment)
+        message = (
+            f"meta.json is at {record.position}, but names the file {shape.replace(RANK_MARK, 'N')} of another save"
+            f"{missing}; the newest save here is {newest_save}"
+        )
+        return note(MindFormersCode.META_DISAGREES, message)
     at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
         if at == newest_here:  # of another prefix or format: the file names differ

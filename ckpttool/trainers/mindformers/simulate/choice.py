@@ -188,9 +188,10 @@ def _by_name(tree: _Tree, oldest: str, without: list[int]) -> Pick:
         picks.sort(key=lambda file: label_of(file, tree.fmt))
     name = checkpoint_name(picks[-1], tree.fmt)
     have = f"all {tree.count} ranks have" if tree.count > 1 else "its one rank has"
+    most = f"{limit[0]}_{limit[1]}, the lowest position in meta.json"
     quirk = next(_quirks_met(tree, oldest, without, picks), None)
     tail = "it compares only names and opens no shard" if quirk is None else f"{quirk}, and it opens no shard"
-    return Pick(name=name, because=f"{name} is the newest name that {have}; {tail}")
+    return Pick(name=name, because=f"{name} is the newest name that {have} up to {most}; {tail}")
 
 
 def _require_healthy_entry(tree: _Tree) -> None:

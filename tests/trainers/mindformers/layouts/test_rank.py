@@ -201,6 +201,15 @@ class TestMeta:
         assert inventory.findings[0].path == "rank_1/meta.json"
         assert inventory.checkpoints == before
 
+    @pytest.mark.parametrize(("named", "exists"), [("9_2", False), ("10_2", True)])
+    def test_a_record_of_two_saves_is_reported_with_its_file(self, tree: TreeBuilder, named: str, exists: bool) -> None:
+        file = f"llama2_7b_rank_1-{named}.ckpt"
+        tree.file("checkpoint/rank_1/meta.json", f'{{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "{file}"}}')
+        message = local(tree).findings[0].message
+        assert "meta.json is at 15_2, but names the file llama2_7b_rank_N" in message
+        assert ("which does not exist" in message) is not exists
+        assert message.endswith("the newest save here is 15_2")
+
     @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\\\\b", "..", "", "a\\u0000b", "a\\u001bb"])
     def test_a_name_that_leads_elsewhere_is_unsafe_and_never_followed(self, tree: TreeBuilder, name: str) -> None:
         record = f'{{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "{name}"}}'
