@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.completeness import assess, believable, no_objections
-from ckpttool.core.decide.peer_remedies import with_peer_remedies, with_peer_remedies_in
 from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.core.domain.expectation import Evidence, WorldEvidence
@@ -207,6 +206,10 @@ class Tree(Listing):
 
     def with_remedies(self, findings: tuple[Finding, ...], checkpoint: Checkpoint) -> tuple[Finding, ...]:
         """Add the search for a proven copy to the remedies of missing and damaged shards that may have copies."""
+        if not _have_damage(findings):
+            return findings
+        from ckpttool.core.decide.peer_remedies import with_peer_remedies  # most checkpoints have no damage
+
         return with_peer_remedies(findings, checkpoint, self.inventory.root, self.has_peers)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
@@ -308,7 +311,10 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = with_healed(assessed, located.storage, seal_place)
     assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
     assessed = machines.assessed(assessed, question)
-    if machines.is_here and is_local(located.storage.root):
+    is_repairable = machines.is_here and is_local(located.storage.root)
+    if is_repairable and any(_have_damage(checkpoint.findings) for checkpoint in assessed.checkpoints):
+        from ckpttool.core.decide.peer_remedies import with_peer_remedies_in
+
         assessed = with_peer_remedies_in(assessed, partial(_has_peers, layout))
     return Tree(
         inventory=assessed,
@@ -319,6 +325,10 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         book=replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root)),
         machines=machines,
     )
+
+
+def _have_damage(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity is Severity.DAMAGE for finding in findings)
 
 
 def _has_peers(layout: Layout, checkpoint: Checkpoint) -> bool:
