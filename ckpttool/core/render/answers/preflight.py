@@ -159,12 +159,16 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
         check: The check of the row.
         codes: The codes of the findings below the rows.
     """
+    if check.name != "start":
+        return check.summary
     for reason in check.reasons:
-        if check.name == "start" and reason.finding.code in codes:
-            code = reason.finding.code.value
-            is_allowed = reason.finding.code is Code.START_DIFFERS and not reason.blocks
-            return f"{code} is allowed, see below" if is_allowed else f"see {code} below"
-    if check.name == "start" and check.allowed:
+        code = reason.finding.code
+        is_allowed = code is Code.START_DIFFERS and not reason.blocks
+        if code in codes:
+            return f"{code.value} is allowed, see below" if is_allowed else f"see {code.value} below"
+        if is_allowed:
+            return f"{check.summary}; {code.value} is allowed"
+    if check.allowed:
         return f"{check.summary}; {check.allowed[0].finding.code.value} is allowed"
     return check.summary
 
