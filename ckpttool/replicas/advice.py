@@ -16,6 +16,7 @@ from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import Rank, counted
 from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.storage import is_local
 from ckpttool.core.verbs.resolving import PassedOver
 from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.verbs.verifying import content_engine
@@ -66,7 +67,8 @@ def _advice(
     tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
 ) -> HealAdvice | None:
     checkpoint, root = rejection.checkpoint, tree.inventory.root
-    if not (is_about_shards(checkpoint, rejection.reasons) and tree.has_peers(checkpoint)):
+    is_here = is_local(tree.storage.root)
+    if not (is_here and is_about_shards(checkpoint, rejection.reasons) and tree.has_peers(checkpoint)):
         return None
     if _cost(tree, checkpoint) <= CHEAP_BYTES:
         sized = scan(replace(question, sizes=True))

@@ -201,8 +201,8 @@ class Tree(Listing):
             return None
 
     def has_peers(self, checkpoint: Checkpoint) -> bool:
-        """Return whether ranks' files may be copies of each other, in a folder of this machine."""
-        return self.machines.is_here and is_local(self.storage.root) and _has_peers(self.layout, checkpoint)
+        """Return whether ranks' files may be copies of each other, in a folder."""
+        return self.is_in_folder and _has_peers(self.layout, checkpoint)
 
     def with_remedies(self, findings: tuple[Finding, ...], checkpoint: Checkpoint) -> tuple[Finding, ...]:
         """Add the search for a proven copy to the remedies of missing and damaged shards that may have copies."""
@@ -311,8 +311,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = with_healed(assessed, located.storage, seal_place)
     assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
     assessed = machines.assessed(assessed, question)
-    is_repairable = machines.is_here and is_local(located.storage.root)
-    if is_repairable and any(_have_damage(checkpoint.findings) for checkpoint in assessed.checkpoints):
+    if is_local(assessed.root) and any(_have_damage(checkpoint.findings) for checkpoint in assessed.checkpoints):
         from ckpttool.core.decide.peer_remedies import with_peer_remedies_in
 
         assessed = with_peer_remedies_in(assessed, partial(_has_peers, layout))
