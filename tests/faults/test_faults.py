@@ -86,7 +86,7 @@ def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
     assert "silent-data-corruption strike" in health
     assert "**Damage in tensor data.** Without a checksum, no level detects it." in limits
     said = " ".join(ask("verify", "--help").stdout.split())
-    assert "Without a checksum" in said
+    assert "detected only with a checksum" in said
     for what in ("changed tensor data", "a zeroed page", "another rank's shard of the same shape", "an older shard"):
         assert what in said
 
