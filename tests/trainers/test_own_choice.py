@@ -62,7 +62,7 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "light_single--last-stale": ("epoch=0-step=4.ckpt", ""),
     "light_single--last-cut": ("last.ckpt", ""),
     "mcore_dist_tp2dp2--tracker-ahead": (None, "FileNotFoundError"),
-    "mcore_dist_tp2dp2--tracker-empty": (None, "exit code 0"),
+    "mcore_dist_tp2dp2--tracker-empty": (None, "exits with code 0"),
     "mcore_dist_tp2dp2--tracker-missing": (None, "random weights"),
     "mcore_dist_tp2dp2--metadata-json-missing": ("iter_0000006", "the save is not complete"),
     "mcore_dist_tp2dp2--shard-missing": ("iter_0000006", "__3_1.distcp"),

@@ -139,7 +139,7 @@ class TestItsOwnChoice:
             (["--simulate", "toyy"], "unknown trainer 'toyy': did you mean toy?"),
             (["--simulate", "mindformers"], "is a tree of Toy: use --simulate own"),
             (["--simulate-mindformers", "2.1"], "is a tree of Toy: use --simulate own"),
-            (["--simulate", "own", "--simulate-mindformers", "2.1"], "are equivalent: give one"),
+            (["--simulate", "own", "--simulate-mindformers", "2.1"], "are equivalent: use only one"),
         ],
     )
     def test_another_trainers_choice_is_refused(self, tree: Path, asked: list[str], why: str) -> None:
