@@ -83,7 +83,10 @@ class Ranks:
 
     def agree(self, vote: Vote) -> Agreement:
         """Return the common decision of all ranks. Every rank must call it once in each optimizer step."""
-        return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
+        numbers = _numbers(vote)
+        if self.count > 1:
+            numbers = self.largest(torch.tensor(numbers, dtype=torch.int64))
+        return _agreement(numbers)
 
     def largest(self, numbers: Tensor) -> list[int]:
         """Return the maximum over ranks of each int64. Every rank must call it, with the same number of values."""

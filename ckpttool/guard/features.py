@@ -94,6 +94,8 @@ class SilentErrors:
             self._tell(self._detector.take(self._probe.values(), at=at, step=step))
             return self._detector.wants_checksum
 
+        if self._detector is None and not self._wrong_settings:
+            return False
         return self._contain.run(Part.FEATURES, judge) or False
 
     def take(self, step: Step, agreed: Agreement) -> None:
@@ -109,7 +111,8 @@ class SilentErrors:
             if agreed.is_overflow:
                 self._probe.forget()
 
-        self._contain.run(Part.FEATURES, take)
+        if self._detector is not None:
+            self._contain.run(Part.FEATURES, take)
 
     def _tell(self, events: Iterable[GuardEvent]) -> None:
         for event in events:

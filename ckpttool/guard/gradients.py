@@ -135,6 +135,11 @@ class EmbeddingNorm:
         self.applied: float | None = None
         """Sum of squares at the last applied update; None: not measured, so unknown."""
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a parameter to measure."""
+        return self._parameter is not None
+
     def watch(self, parameter: Tensor) -> None:
         """Measure this parameter's gradient from the next step on.
 
@@ -230,13 +235,14 @@ class Scaling:
         """Store the scaler that the caller passed, and the optimizer."""
         self.scaler = scaler
         self._optimizer = optimizer
-        self._has_looked = scaler is not None
+        self.has_looked = scaler is not None
+        """Whether the scaler is known, or there is none."""
         self._round: Mapping[int, Mapping[str, Any]] = {}
 
     def use(self, scaler: GradScaler) -> None:
         """Store a scaler, if none is known."""
         if self.scaler is None:
-            self.scaler, self._has_looked = scaler, True
+            self.scaler, self.has_looked = scaler, True
 
     @property
     def is_on(self) -> bool:
@@ -252,10 +258,10 @@ class Scaling:
         return self.scaler.state_dict() if self.scaler is not None and self.scaler.is_enabled() else {}
 
     def finds(self) -> bool:
-        """Return whether an unknown scaler is calling the optimizer. Searches only once, and stores the scaler."""
-        if self._has_looked:
+        """Return whether an unknown scaler is calling the optimizer. Searches once, and keeps the scaler."""
+        if self.has_looked:
             return False
-        self._has_looked = True
+        self.has_looked = True
         callers = (frame.f_locals.get("self") for frame, _ in islice(walk_stack(None), _NEAR))
         self.scaler = next(
             (caller for caller in callers if isinstance(caller, GradScaler) and caller.is_enabled()), None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -15,17 +16,112 @@ States: TypeAlias = "dict[str, object]"
 _DEVICES = ("cuda", "npu", "xpu")
 """Modules with a generator on each device, if torch has them; torch_npu adds the module of Ascend."""
 
+_MERSENNE_BYTES = 2500
+"""Size of a Mersenne Twister in memory: 624 words, and the position of the next one."""
+
 
 def states(*, devices: bool = True) -> States:
     """Return all states, in the form for `state_tree.spell`; reading those of devices waits for the devices."""
     saved: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    for name, module in _accelerators() if devices else ():
-        if module.is_initialized():
-            saved[name] = module.get_rng_state_all()
+    if devices:
+        saved.update(_device_states(_accelerators()))
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        saved["numpy"] = numpy.random.get_state()
+        saved["numpy"] = _numpy_state(numpy)
     return saved
+
+
+class StatesReader:
+    """Reads all states before each micro-batch.
+
+    If a generator was not used since the last call, its state is the same object: a hundred micro-batches then take the
+    memory of one, and the state is not copied, which takes Python and numpy longer than the rest of a micro-batch.
+    """
+
+    def __init__(self) -> None:
+        """Start without a state."""
+        self._python = _PythonGenerator()
+        self._numpy = _NumpyGenerator()
+        self._devices: list[tuple[str, Any]] | None = None
+
+    def states(self) -> States:
+        """Return what the function `states` returns."""
+        if self._devices is None:
+            self._devices = [*_accelerators()]
+        saved: States = {"torch": torch.get_rng_state(), "python": self._python.state()}
+        if self._devices:
+            saved.update(_device_states(self._devices))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            saved["numpy"] = self._numpy.state(numpy)
+        return saved
+
+
+class _PythonGenerator:
+    """The generator of the module `random`.
+
+    CPython stores its words in the object itself, so that their memory shows whether it was used.
+    """
+
+    def __init__(self) -> None:
+        self._generator = cast("Any", random.random).__self__
+        self._memory = _memory_of(self._generator) if _shows_use() else None
+        self._words: object = None
+        self._state: tuple[Any, ...] = ()
+
+    def state(self) -> tuple[Any, ...]:
+        words = None if self._memory is None else (bytes(self._memory), self._generator.gauss_next)
+        if words is None or words != self._words:
+            self._words, self._state = words, random.getstate()
+        return self._state
+
+
+def _shows_use() -> bool:
+    """Return whether the memory of a generator changes when it is used, and only then."""
+    if sys.implementation.name != "cpython":
+        return False
+    generator = random.Random(0)  # noqa: S311  no secret
+    memory = _memory_of(generator)
+    new, unused = bytes(memory), bytes(memory)
+    generator.random()
+    return new == unused and new != bytes(memory)
+
+
+def _memory_of(generator: random.Random) -> ctypes.Array[ctypes.c_char]:
+    """Return the memory of an object that lives as long as the process, without the count of its references."""
+    head = object.__basicsize__
+    return (ctypes.c_char * (type(generator).__basicsize__ - head)).from_address(id(generator) + head)
+
+
+class _NumpyGenerator:
+    """Numpy's global generator, whose words are at an address that numpy publishes."""
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._memory: ctypes.Array[ctypes.c_char] | None = None
+        self._words: bytes | None = None
+        self._state: Any = None
+
+    def state(self, numpy: Any) -> Any:  # noqa: ANN401  a module, and a tuple or a dict of its own
+        generator = numpy.random.get_bit_generator()
+        if generator is not self._generator:
+            is_usual = type(generator) is numpy.random.MT19937
+            self._generator, self._memory = generator, _numpy_memory(generator) if is_usual else None
+        words = None if self._memory is None else bytes(self._memory)
+        # Normal numbers are made in pairs: if the second one is left, the words do not show its use.
+        if words is None or words != self._words or self._state[3]:
+            self._words, self._state = words, _numpy_state(numpy)
+        return self._state
+
+
+def _numpy_state(numpy: Any) -> Any:  # noqa: ANN401  a module, and a tuple or a dict of its own
+    is_usual = type(numpy.random.get_bit_generator()) is numpy.random.MT19937
+    return numpy.random.get_state(legacy=is_usual)  # without it numpy warns of other generators
+
+
+def _numpy_memory(generator: Any) -> ctypes.Array[ctypes.c_char]:  # noqa: ANN401  of numpy
+    """Return the memory of a Mersenne Twister, which lives as long as the generator."""
+    return (ctypes.c_char * _MERSENNE_BYTES).from_address(generator.ctypes.state_address)
 
 
 def restore(saved: Mapping[str, object]) -> None:
@@ -45,6 +141,10 @@ def restore(saved: Mapping[str, object]) -> None:
         import numpy as np
 
         np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", saved["numpy"]))  # noqa: NPY002  the global generator
+
+
+def _device_states(modules: Iterable[tuple[str, Any]]) -> States:
+    return {name: module.get_rng_state_all() for name, module in modules if module.is_initialized()}
 
 
 def _accelerators() -> Iterator[tuple[str, Any]]:

@@ -411,7 +411,8 @@ class Guard:
         """Begin a micro-batch, and with the first micro-batch the step. Called by `MicroBatch`."""
         if self._is_repeated or self.recheck.is_running:
             return
-        if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
+        has_scaler = self._scaling.scaler is not None
+        if has_scaler and self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
             self._alarm("decided-too-late", step=self._contain.step)
             self._decide(math.inf)  # a scaler keeps only non-finite values from the optimizer
         if self._replay is not None:
@@ -420,7 +421,7 @@ class Guard:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
-            if self._hook is not None:  # moved behind later hooks, so that hooks of others still find gradients
+            if self._hook is not None and not _is_last(self._hook):  # hooks of others must still find gradients
                 self._hook.remove()
                 self._hook = self.optimizer.register_step_pre_hook(self._before_update)
         if (memory := self._memory) is not None and batch is not None:
@@ -509,7 +510,9 @@ class Guard:
 
     def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
         """Read this rank's numbers, for which the host waits for the device; None if that fails."""
-        squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
+        squares = None
+        if self.embedding.is_watched:
+            squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
         if norm is None:
             return None
         return self._contain.run(Part.NORM, lambda: self._losses.read(norm, squares), waits=True)
@@ -732,7 +735,7 @@ class Guard:
 
     def _ready(self) -> None:
         """Decide, unless `clip_` or `decide` did, and drop the gradients if decided so."""
-        if self._contain.run(Part.STATE, self._scaling.finds):
+        if not self._scaling.has_looked and self._contain.run(Part.STATE, self._scaling.finds):
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
@@ -749,6 +752,12 @@ class Guard:
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False
+
+
+def _is_last(hook: RemovableHandle) -> bool:
+    """Return whether a hook runs after all others of its kind."""
+    hooks = hook.hooks_dict_ref()
+    return hooks is not None and next(reversed(hooks), None) == hook.id
 
 
 def _refuse_settings(  # noqa: PLR0913, PLR0917  of a guard

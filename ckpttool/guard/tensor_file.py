@@ -52,9 +52,9 @@ def block(tensor: torch.Tensor) -> memoryview:
     """
     if tensor.dtype not in TYPES:
         raise ValueError(f"safetensors has no type for {tensor.dtype}")
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    here = tensor.detach().to("cpu").contiguous()
     # A single element may have any stride, and torch accesses its bytes only if that is 1.
-    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data
+    return here.as_strided((here.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DType, tuple[int, ...]]]:

@@ -256,7 +256,7 @@ class Pair(NamedTuple):
 
 def test_a_batch_that_moves_to_the_host_is_the_same_batch() -> None:
     batch = [Pair(torch.ones(3, requires_grad=True), "a"), {"rest": (torch.zeros(2),)}]
-    micro = Remembered(batch, None, cloned=False)
+    micro = Remembered(batch, None, {}, cloned=False)
     assert (micro.nbytes(on_host=True), micro.nbytes(on_host=False)) == (20, 0)
     cast("list[Any]", batch)[1]["rest"][0].add_(1)
     micro.move_to_host()
@@ -267,7 +267,7 @@ def test_a_batch_that_moves_to_the_host_is_the_same_batch() -> None:
     assert micro.was_changed, "that it was changed before is not forgotten"
     micro.drop("beyond it")
     assert (micro.batch, micro.was_changed) == (None, True)
-    nothing = Remembered("text", None, cloned=False)
+    nothing = Remembered("text", None, {}, cloned=False)
     nothing.drop("beyond it")
     assert nothing.let_go == "beyond it; fingerprint: no tensors"
 
@@ -316,7 +316,7 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
 
 
 def test_a_sparse_batch_counts_by_the_elements_that_it_holds() -> None:
-    micro = Remembered(torch.eye(100).to_sparse(), None, cloned=False)
+    micro = Remembered(torch.eye(100).to_sparse(), None, {}, cloned=False)
     assert micro.nbytes(on_host=True) == 100 * (4 + 2 * 8)
     micro.drop("beyond it")
     assert micro.let_go == "beyond it; fingerprint: float32 100×100 unread"

@@ -38,6 +38,10 @@ _ROTATED_AT = 256 << 20
 _MOST_WAITING = 4 << 20
 """Maximum bytes that wait for an unresponsive disk; later lines are dropped and counted."""
 
+_STEP_BYTES = 512
+"""Bytes that the numbers of a step count while they wait; the line has about half. The writer encodes it with others:
+between the operations of a training that takes several times as long."""
+
 _ONE_WRITE = 1 << 16
 """Bytes per write: each call yields to the training, which costs milliseconds on a busy machine."""
 
@@ -111,7 +115,7 @@ class EventFile:
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)
         self._changed = Condition()
-        self._waiting: list[bytes] = [_line(self._about)]
+        self._waiting: list[bytes | dict[str, EventValue]] = [_line(self._about)]
         self._bytes = 0
         self._emitted = 1  # lines in all
         self._done = 0  # the number of written or lost lines
@@ -125,22 +129,22 @@ class EventFile:
         """Write one event at a step. It is an `Emit`."""
         if os.getpid() != self._pid or self._is_closed:
             return
+        is_step = kind is GuardEventKind.STEP
+        now = values.get("time") or self._now()
+        record = {"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value}
+        line = record if is_step else _line_or_none(record)
         with self._changed:
             self._emitted += 1
             reported = self._emitted
-            try:
-                now = values.get("time") or self._now()
-                line = _line({"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value})
-            except Exception:  # noqa: BLE001  a value that cannot be encoded must not end a training
-                line = b""
-            if not line or self._bytes + len(line) > _MOST_WAITING:
+            size = _STEP_BYTES if is_step else len(line or b"")
+            if line is None or self._bytes + size > _MOST_WAITING:
                 self._dropped += 1
                 self._done += 1
                 return
             self._waiting.append(line)
-            self._bytes += len(line)
+            self._bytes += size
             self._start()
-            if kind is not GuardEventKind.STEP or self._bytes > _BUFFERED_BYTES:
+            if not is_step or self._bytes > _BUFFERED_BYTES:
                 self._is_urgent = True
                 self._is_durable |= kind in _DURABLE
                 self._changed.notify_all()
@@ -199,18 +203,20 @@ class EventFile:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_urgent or self._is_closed)
                 self._changed.wait_for(lambda: self._is_urgent or self._is_closed, _BUFFERED_SECONDS)
-                lines, self._waiting, self._bytes = self._waiting, [], 0
+                waiting, self._waiting, self._bytes = self._waiting, [], 0
                 durable, self._is_urgent, self._is_durable = self._is_durable, False, False
                 dropped, self._dropped = self._dropped, 0
-                if self._is_closed and not lines:
+                if self._is_closed and not waiting:
                     break
-            self._file.lost += dropped
+            found = [line if isinstance(line, bytes) else _line_or_none(line) for line in waiting]
+            lines = [line for line in found if line is not None]
+            self._file.lost += dropped + len(found) - len(lines)
             for batch in _batches(lines, self._file.at_once):
                 self._file.write(batch, self._about)
             if durable:
                 self._file.bring_to_disk()
             with self._changed:
-                self._done += len(lines)
+                self._done += len(waiting)
                 self._changed.notify_all()
         self._file.close()
 
@@ -365,11 +371,22 @@ def _line(record: dict[str, EventValue]) -> bytes:
     return f"{text}\n".encode()
 
 
+def _line_or_none(record: dict[str, EventValue]) -> bytes | None:
+    """Encode a record; None if a value cannot be encoded, which must not end a training."""
+    try:
+        return _line(record)
+    except Exception:  # noqa: BLE001  as above
+        return None
+
+
+_JSON = json.JSONEncoder(allow_nan=False, default=repr)
+
+
 def _encode(value: EventValue) -> str:
     try:
-        return json.dumps(value, allow_nan=False, default=repr)
+        return _JSON.encode(value)
     except ValueError:
-        return json.dumps(_in_words(value), allow_nan=False, default=repr)
+        return _JSON.encode(_in_words(value))
 
 
 def _in_words(value: EventValue) -> EventValue:
