@@ -2,10 +2,14 @@
 
     python benchmarks/guard.py [PAIRS]
 
-A small transformer on one thread, f32: about 0.1 s per step without a guard, with the usual clipping. Each pair of
-steps is measured separately and the median of all ratios is printed, so that other load on the machine does not count.
-In one process it is CPU time, including the guard's own threads; in two processes, which wait for each other, it is
-wall time.
+Small transformers on one thread, f32: about 10 ms, 0.1 s and 1 s per step without a guard, with the usual clipping.
+Each pair of steps is measured separately and the median of all ratios is printed, so that other load on the machine
+does not count. In one process it is CPU time, including the guard's own threads; in two processes, which wait for each
+other, it is wall time.
+
+For comparison, each length of step is also measured with a callback as it is commonly written: before each batch it
+reads all random-number states, and before each update it joins all gradients to look for a NaN. It drops no update,
+judges no norm and writes no events.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,27 +29,44 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.core.domain.guarding import GuardEventKind
-from ckpttool.guard import Guard, RobustZPolicy
+from ckpttool.guard import Guard, RobustZPolicy, randomness
 from ckpttool.guard.capture.memory import StepMemory
 
-WIDTH, LAYERS, LENGTH, BATCH, LETTERS = 256, 4, 128, 8, 512
-LIMITS = {"norm": 1.01, "features": 1.03, "two processes": 1.02}
+LETTERS = 256
+LIMITS = {"10 ms": 1.05, "0.1 s": 1.01, "1 s": 1.01, "features": 1.03, "two processes": 1.02}
 FEATURES = "enable:true,grad_sample_interval:3"
 WARM_UP = 5
 OWN_CLOCK = 20
+MICRO_BATCHES = 16
 
 Clock = Callable[[], float]
 
 
-class Model(nn.Module):
-    """Four layers of a transformer."""
+class Size(NamedTuple):
+    """The size of a training."""
 
-    def __init__(self) -> None:
+    width: int
+    layers: int
+    batch: int
+    """Samples of a batch."""
+    length: int
+    """Letters of a sample."""
+
+
+SIZES = {"10 ms": Size(64, 2, 4, 64), "0.1 s": Size(256, 4, 8, 128), "1 s": Size(512, 5, 8, 200)}
+USUAL = SIZES["0.1 s"]
+
+
+class Model(nn.Module):
+    """Some layers of a transformer."""
+
+    def __init__(self, size: Size = USUAL) -> None:
         super().__init__()
-        self.letters = nn.Embedding(LETTERS, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.head = nn.Linear(WIDTH, LETTERS)
+        width = size.width
+        self.letters = nn.Embedding(LETTERS, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.1, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, LETTERS)
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return the loss of one batch: (samples, length + 1)."""
@@ -54,56 +75,103 @@ class Model(nn.Module):
 
 
 class Training:
-    """A model with its optimizer, with or without a guard."""
+    """A model with its optimizer, and no guard."""
 
-    def __init__(self, output: str | None, *, distributed: bool, **settings: Any) -> None:  # noqa: ANN401  of `Guard`
+    def __init__(self, size: Size = USUAL, *, distributed: bool = False) -> None:
         torch.manual_seed(1)
-        bare = Model()
+        bare = Model(size)
+        self.size = size
         self.model = DistributedDataParallel(bare) if distributed else bare
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.guard = None
-        if output is not None:
-            self.guard = Guard(self.model, self.optimizer, output=output, policy=RobustZPolicy(), **settings)
 
     def step(self, batch: Tensor) -> None:
         """Do one step."""
-        if self.guard is None:
-            self.model(batch).backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        else:
-            with self.guard.micro(batch) as micro:
-                loss = self.model(batch)
-                micro.loss(loss)
-                loss.backward()
-            self.guard.clip_(1.0)
+        self.backward(batch)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    def backward(self, batch: Tensor) -> None:
+        """Compute gradients, and clip them."""
+        self.model(batch).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
 
-def ratios(plain: Training, guarded: Training, pairs: int, clock: Clock) -> tuple[list[float], list[float]]:
-    """Return the seconds of each plain step, and the ratio of the guarded step to it."""
+
+class GuardedTraining(Training):
+    """The same with a guard."""
+
+    def __init__(self, output: str, size: Size = USUAL, *, distributed: bool = False, **settings: Any) -> None:  # noqa: ANN401  of `Guard`
+        super().__init__(size, distributed=distributed)
+        self.guard = Guard(self.model, self.optimizer, output=output, policy=RobustZPolicy(), **settings)
+
+    def backward(self, batch: Tensor) -> None:
+        """Compute gradients, decide, and clip."""
+        with self.guard.micro(batch) as micro:
+            loss = self.model(batch)
+            micro.loss(loss)
+            loss.backward()
+        self.guard.clip_(1.0)
+
+
+class TrainingWithCallback(Training):
+    """The same with a callback that looks for a NaN."""
+
+    def backward(self, batch: Tensor) -> None:
+        """Store what a replay needs, and look at all gradients before the clipping."""
+        self.before = batch, randomness.states()
+        self.model(batch).backward()
+        gradients = [parameter.grad.view(-1) for parameter in self.model.parameters() if parameter.grad is not None]
+        if torch.isnan(torch.cat(gradients)).any():
+            raise FloatingPointError("a gradient is NaN")
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+
+
+def ratios(trainings: Sequence[Training], rounds: int, clock: Clock) -> tuple[list[float], list[list[float]]]:
+    """Measure trainings in turns.
+
+    Returns:
+        The seconds of each step of the first one, and of each other one the ratios of its steps to these.
+    """
     chance = torch.Generator().manual_seed(2)
-    seconds, found = [], []
-    for number in range(pairs + WARM_UP):
-        batch = torch.randint(LETTERS, (BATCH, LENGTH + 1), generator=chance)
+    size = trainings[0].size
+    seconds: list[float] = []
+    found: list[list[float]] = [[] for _ in trainings[1:]]
+    for number in range(rounds + WARM_UP):
+        batch = torch.randint(LETTERS, (size.batch, size.length + 1), generator=chance)
         took = {}
-        for training in (plain, guarded) if number % 2 else (guarded, plain):
+        for training in trainings if number % 2 else reversed(trainings):
             if dist.is_initialized():
                 dist.barrier()
             begun = clock()
             training.step(batch)
             took[training] = clock() - begun
         if number >= WARM_UP:
-            seconds.append(took[plain])
-            found.append(took[guarded] / took[plain])
+            plain, *others = [took[training] for training in trainings]
+            seconds.append(plain)
+            for ratio, other in zip(found, others, strict=True):
+                ratio.append(other / plain)
     return seconds, found
 
 
-def told(name: str, seconds: list[float], found: list[float]) -> None:
+def told(name: str, seconds: list[float], found: list[float], target: float | None) -> None:
     """Print the median of the ratios, and its 95 % confidence interval."""
     middle, error = statistics.median(found), 1.25 * 1.96 * statistics.stdev(found) / len(found) ** 0.5
     step = statistics.median(seconds)
-    print(f"{name}: {middle:.4f} ± {error:.4f} x a step of {step * 1000:.0f} ms  (target {LIMITS[name]})")
+    aim = "" if target is None else f"  (target {target})"
+    print(f"{name}: {middle:.4f} ± {error:.4f} x a step of {step * 1000:.0f} ms{aim}")
+
+
+def lengths(pairs: int) -> None:
+    """Measure steps of three lengths, about as long for each."""
+    for name, size in SIZES.items():
+        rounds = {"10 ms": 5 * pairs, "1 s": pairs // 8}.get(name, pairs)
+        with tempfile.TemporaryDirectory() as output:
+            guarded = GuardedTraining(output, size)
+            seconds, found = ratios(
+                [Training(size), guarded, TrainingWithCallback(size)], max(rounds, 2), time.process_time
+            )
+            guarded.guard.close()
+        told(name, seconds, found[0], LIMITS[name])
+        told("  a callback that looks for NaN", seconds, found[1], None)
 
 
 def alone(name: str, pairs: int, **settings: Any) -> None:  # noqa: ANN401  of `Guard`
@@ -114,12 +182,12 @@ def alone(name: str, pairs: int, **settings: Any) -> None:  # noqa: ANN401  of `
         shares.extend([values["overhead"]] if "overhead" in values else [])
 
     with tempfile.TemporaryDirectory() as output:
-        plain, guarded = Training(None, distributed=False), Training(output, distributed=False, **settings)
-        told(name, *ratios(plain, guarded, pairs, time.process_time))
-        if guarded.guard is not None:
-            guarded.guard.sinks.append(listen)
-            ratios(guarded, guarded, OWN_CLOCK, time.process_time)
-            guarded.guard.close()
+        guarded = GuardedTraining(output, **settings)
+        seconds, found = ratios([Training(), guarded], pairs, time.process_time)
+        told(name, seconds, found[0], LIMITS[name])
+        guarded.guard.sinks.append(listen)
+        ratios([guarded], OWN_CLOCK, time.process_time)
+        guarded.guard.close()
     print(f"  {1 + statistics.median(shares):.4f} x by the guard's own clock")
 
 
@@ -132,21 +200,26 @@ def nbytes(held: object) -> int:
 
 
 def memory() -> None:
-    """Print the memory of a micro-batch that is retained until its step ends, so that it can be captured."""
+    """Print the memory of micro-batches that are retained until their step ends, so that it can be captured."""
     remembered = StepMemory(Model())
-    remembered.micro(torch.zeros(BATCH, LENGTH + 1, dtype=torch.int64))
-    chance = nbytes(remembered.micro_batches[0].random)
-    print(f"capture memory: {remembered.nbytes} bytes of a micro-batch by reference, {chance} bytes of random numbers")
+    for _ in range(MICRO_BATCHES):
+        remembered.micro(torch.zeros(USUAL.batch, USUAL.length + 1, dtype=torch.int64))
+    states = [state for micro in remembered.micro_batches for state in micro.random.values()]
+    chance = sum({id(state): nbytes(state) for state in states}.values())
+    print(
+        f"capture memory of {MICRO_BATCHES} micro-batches: {remembered.nbytes} bytes by reference, "
+        f"{chance} bytes of random-number states"
+    )
 
 
 def together(rank: int, pairs: int, folder: str) -> None:
     """Measure in one of two processes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    plain, guarded = Training(None, distributed=True), Training(folder, distributed=True)
-    measured = ratios(plain, guarded, pairs, time.perf_counter)
+    trainings = [Training(distributed=True), GuardedTraining(folder, distributed=True)]
+    seconds, found = ratios(trainings, pairs, time.perf_counter)
     if rank == 0:
-        told("two processes", *measured)
+        told("two processes", seconds, found[0], LIMITS["two processes"])
     dist.destroy_process_group()
 
 
@@ -155,7 +228,7 @@ def main() -> None:
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     torch.set_num_threads(1)
     memory()
-    alone("norm", pairs)
+    lengths(pairs)
     alone("features", pairs, features=FEATURES)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(together, (pairs, folder), nprocs=2)

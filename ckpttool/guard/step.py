@@ -101,6 +101,7 @@ class MicroBatch:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         self._guard.end()
+        self._batch = None  # a loop variable may keep this object
 
     def loss(self, loss: Tensor) -> Tensor:
         """Record the loss, as passed to `backward`, and return it: nothing waits for the device."""

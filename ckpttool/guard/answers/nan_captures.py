@@ -47,9 +47,11 @@ def row_document(row: CaptureRow) -> Document:
 
 def table(answer: Captures) -> RenderableType:
     """Show one capture per line, sorted by step."""
+    row_of = {row.first: row for row in answer.in_a_row}
+    later = {step for row in answer.in_a_row for step in row.later}
     rows = [
         [
-            str(capture.step),
+            str(capture.step) if capture.step not in row_of else f"{capture.step}-{row_of[capture.step].last}",
             f"{len(capture.ranks)} of {capture.world_size}",
             ", ".join(str(culprit.rank) for culprit in capture.culprits) or "?",
             next((rank.level.value for rank in capture.ranks), "?"),
@@ -58,6 +60,7 @@ def table(answer: Captures) -> RenderableType:
             shown(capture.path.rstrip("/").rpartition("/")[2]),
         ]
         for capture in answer.captures
+        if capture.step not in later
     ]
     heads = [(" step", 0), ("ranks", 3), ("culprit", 1), ("level", 5), (" size", 4), ("captured", 6), ("name", 0)]
     parts: list[RenderableType] = [

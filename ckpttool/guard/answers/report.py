@@ -247,7 +247,7 @@ def _drop(update: DroppedUpdate) -> Text:
 def _captures(answer: GuardReport) -> Iterator[Text]:
     """Yield a line per capture, and a line per series of captures."""
     first = {row.first: row for row in answer.in_a_row}
-    later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
+    later = {step for row in answer.in_a_row for step in row.later}
     for capture in answer.captures:
         row = first.get(capture.step)
         if row is not None:

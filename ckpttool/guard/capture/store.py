@@ -31,7 +31,15 @@ from ckpttool.guard.capture.shard import ShardWriter
 from ckpttool.guard.contain import one_line
 from ckpttool.guard.environment import COMPILED, environment
 from ckpttool.guard.files.capture import folder_name, record_name, shard_name
-from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
+from ckpttool.guard.model.capture import (
+    CAPTURES_IN_A_ROW,
+    CaptureLevel,
+    LeftOut,
+    MicroBatch,
+    RankCapture,
+    Rerun,
+    ShardFile,
+)
 from ckpttool.guard.model.guarding import Emit
 from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 
@@ -40,6 +48,9 @@ if TYPE_CHECKING:
 
 CAPTURES = "captures"
 """The folder of all captures, in the guard's folder."""
+
+_ROW = 3
+"""Number of consecutive captures of the same weights that are reported as a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +144,8 @@ class CaptureStore:
         self._recomputation = Recomputation(self._model, settings.loss_of, settings.budget.reruns)
         self._whole = self._light = 0
         self._last: int | None = None
+        self._before: tuple[int, int | None] | None = None  # step and applied updates of the capture before
+        self._row_began = 0
 
     @property
     def full_captures(self) -> int:
@@ -198,6 +211,7 @@ class CaptureStore:
             not_recomputed=again.why_not,
             next=f"ckpttool guard inspect {path}",
         )
+        self._report_row(facts)
         return path
 
     def recheck(self, memory: StepMemory, facts: StepFacts, suspicion: GuardEventKind, of_step: Step) -> bool:
@@ -235,6 +249,19 @@ class CaptureStore:
             not_recomputed=again.why_not,
         )
         return same is False
+
+    def _report_row(self, facts: StepFacts) -> None:
+        """Report once that several consecutive captures are of the same weights."""
+        applied = facts.optimizer_step
+        if applied is None or self._before != (facts.step - 1, applied):
+            self._row_began = facts.step
+        self._before = facts.step, applied
+        if facts.step - self._row_began + 1 == _ROW:
+            message = (
+                f"{_ROW} captures in a row from step {self._row_began} are of the same weights: most likely one cause; "
+                "inspect the first one"
+            )
+            self._emit(GuardEventKind.ALARM, step=facts.step, name=CAPTURES_IN_A_ROW, count=_ROW, message=message)
 
     def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
         early = self._last is not None and step - self._last < self._budget.every_steps

@@ -239,6 +239,10 @@ class Capture(Answered):
         return of_findings(self.findings)
 
 
+CAPTURES_IN_A_ROW = "captures-in-a-row"
+"""Name of the alarm that reports such a row while it grows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRow:
     """Captures of neighbouring steps without an applied update between them: the same weights, so one likely cause."""
@@ -252,6 +256,11 @@ class CaptureRow:
     def count(self) -> int:
         """Number of captures."""
         return self.last - self.first + 1
+
+    @property
+    def later(self) -> range:
+        """Steps of the captures after the first one."""
+        return range(self.first + 1, self.last + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent,
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.strict_json import ParseError, as_number
 from ckpttool.guard.model.attribution import RecordedReplay
+from ckpttool.guard.model.capture import CAPTURES_IN_A_ROW
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.guard.rules.attribution import SuspiciousSteps, causes
 from ckpttool.guard.rules.nan_diagnosis import rows
@@ -162,6 +163,8 @@ class GuardTally:
             self._captured(event, rank)
         elif event.kind in self._faults:
             self._fault(event, rank)
+        elif event.kind is GuardEventKind.ALARM and _text(values, "name") == CAPTURES_IN_A_ROW:
+            pass  # the list of captures has all of the row
         elif event.kind is GuardEventKind.ALARM and len(self._alarms) < MOST:
             self._alarms.setdefault(_text(values, "message"))
         elif event.kind in _FORGOT and len(self._forgotten) < MOST:
@@ -295,7 +298,7 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
         )
     if report.stopped_at is not None:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
-    later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}
+    later = {step for row in report.in_a_row for step in row.later}
     worth = [capture for capture in report.captures if capture.step not in later]
     for capture in worth[:_MOST_CAPTURES]:
         # It comes from a file and will be typed: no command may interpret it as an option.
