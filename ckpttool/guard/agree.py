@@ -83,10 +83,15 @@ class Ranks:
 
     def agree(self, vote: Vote) -> Agreement:
         """Return the common decision of all ranks. Every rank must call it once in each optimizer step."""
-        numbers = _numbers(vote)
-        if self.count > 1:
-            numbers = self.largest(torch.tensor(numbers, dtype=torch.int64))
-        return _agreement(numbers)
+        if self.count == 1:
+            return Agreement(
+                proposal=vote.proposal,
+                norms_differ=False,
+                failed=vote.failed,
+                strike=vote.strike,
+                abnormal=vote.abnormal,
+            )
+        return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
 
     def largest(self, numbers: Tensor) -> list[int]:
         """Return the maximum over ranks of each int64. Every rank must call it, with the same number of values."""

@@ -437,7 +437,7 @@ class Guard:
     def end(self) -> None:
         """End a micro-batch: nothing of the guard stays on the model. Called by `MicroBatch`."""
         self._checks.leave()
-        if self._memory is not None:
+        if self._memory is not None and self._memory.is_hooked:
             self._contain.run(Part.MEMORY, self._memory.leave, always=True)
 
     def take_loss(self, loss: Tensor) -> None:

@@ -93,3 +93,8 @@ def test_a_single_rank_agrees_with_itself(vote: Vote) -> None:
     result = ALONE.agree(vote)
     assert not result.norms_differ
     assert repr(result.proposal) == repr(vote.proposal).replace("-nan", "nan")
+
+
+@given(votes)
+def test_one_rank_alone_agrees_with_itself_as_if_its_vote_went_through_the_numbers(vote: Vote) -> None:
+    assert repr(ALONE.agree(vote)) == repr(agreed(vote))

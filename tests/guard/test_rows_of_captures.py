@@ -58,6 +58,9 @@ def test_ten_captures_of_one_broken_weight_are_one_line_everywhere(tmp_path: Pat
     reported = " ".join(ask("guard", "report", str(tmp_path)).stdout.split())
     assert "10 in a row on the same weights, to step 13: most likely one cause" in reported
     assert "nan-at-00000005" not in reported
+    assert (
+        "step 2 nonfinite (rank 0): the norm is nan step 4 nonfinite (rank 0): the norm is nan; 10 in a row" in reported
+    )
     assert "3 captures in a row" not in reported, "the list of captures has all of the row"
 
 

@@ -153,7 +153,7 @@ def table(answer: GuardReport) -> RenderableType:
         parts.append(_failed_saves(answer.worst_saves))
     if answer.ranks:
         parts += [line(), *_by_rank(answer)]
-    parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
+    parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(_drops(answer)))
     parts += listed("Captured for replay:", list(_captures(answer)))
     parts += listed("Strikes:", list(map(_fault, answer.strikes)))
     parts += listed("Wrong matrix products:", list(map(_fault, answer.abnormal_products)))
@@ -237,6 +237,24 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
 
 def _at(step: Step) -> Text:
     return line().append(f"step {step}  ", style="dim")
+
+
+def _drops(answer: GuardReport) -> Iterator[Text]:
+    """Yield a line per dropped update, and a line per row of updates that were dropped for the same reason."""
+    rows: list[list[DroppedUpdate]] = []
+    for update in answer.drops:
+        if rows and _continues(rows[-1][-1], update):
+            rows[-1].append(update)
+        else:
+            rows.append([update])
+    for row in rows:
+        text = _drop(row[0])
+        yield text if len(row) == 1 else text.append(f"; {len(row)} in a row, to step {row[-1].step}")
+
+
+def _continues(before: DroppedUpdate, update: DroppedUpdate) -> bool:
+    is_next = update.step == before.step + 1
+    return is_next and (update.kind, update.ranks, update.message) == (before.kind, before.ranks, before.message)
 
 
 def _drop(update: DroppedUpdate) -> Text:

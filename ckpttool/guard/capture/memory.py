@@ -186,6 +186,11 @@ class StepMemory:
         """Whether every batch of the step is still available."""
         return all(micro.let_go is None for micro in self.micro_batches)
 
+    @property
+    def is_hooked(self) -> bool:
+        """Whether our hook is on the model: it was not called since the micro-batch began."""
+        return bool(self._hooks)
+
     def leave(self) -> None:
         """Remove our hook from the model, which could be neither scripted nor copied with it."""
         while self._hooks:
