@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.guard import randomness
 from ckpttool.guard.adapters.own_loss import OwnLoss
 from ckpttool.guard.capture.again import CannotRecompute
 from ckpttool.guard.capture.memory import Remembered
@@ -161,7 +162,7 @@ class Own(nn.Module):
 def test_the_loss_that_a_model_returns_is_computed_again_with_its_factors(how: str) -> None:
     model, own, items = Own(how), OwnLoss(), torch.randn(4, 3)
     model.register_forward_hook(own.returned)
-    micro = Remembered({"args": (items,), "kwargs": {}}, None, cloned=False)
+    micro = Remembered({"args": (items,), "kwargs": {}}, None, randomness.states(), cloned=False)
     output = model(items)
     loss = {"alone": lambda: output, "dict": lambda: output["loss"], "tuple": lambda: output[0]}[how]() / 3 * 0.7
     own.passed(micro, loss)
@@ -175,7 +176,7 @@ def test_the_loss_that_a_model_returns_is_computed_again_with_its_factors(how: s
 def test_another_loss_is_not_taken_for_the_models_own(change: object) -> None:
     model, own, items = Own("alone"), OwnLoss(), torch.randn(4, 3)
     model.register_forward_hook(own.returned)
-    micro = Remembered({"args": (items,), "kwargs": {}}, None, cloned=False)
+    micro = Remembered({"args": (items,), "kwargs": {}}, None, randomness.states(), cloned=False)
     loss = model(items)
     changed = change(loss, model)  # type: ignore[operator]
     own.passed(micro, loss if changed is None else changed)
