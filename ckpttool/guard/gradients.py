@@ -236,7 +236,7 @@ class Scaling:
         self.scaler = scaler
         self._optimizer = optimizer
         self.has_looked = scaler is not None
-        """Whether the scaler is known, or there is none."""
+        """Whether the scaler is known, or no scaler exists."""
         self._round: Mapping[int, Mapping[str, Any]] = {}
 
     def use(self, scaler: GradScaler) -> None:
