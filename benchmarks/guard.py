@@ -117,7 +117,7 @@ class TrainingWithCallback(Training):
     """The same with a callback that looks for a NaN."""
 
     def backward(self, batch: Tensor) -> None:
-        """Store what a replay needs, and look at all gradients before the clipping."""
+        """Store the inputs of a replay, and inspect all gradients before the clipping."""
         self.before = batch, randomness.states()
         self.model(batch).backward()
         gradients = [parameter.grad.view(-1) for parameter in self.model.parameters() if parameter.grad is not None]

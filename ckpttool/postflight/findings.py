@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
 
-_MEASURED = (
-    "The thresholds were measured on 249 small trainings, each resumed correctly and with every fault, with logs "
-    "printed in 38 ways; no correct resume exceeded them. Logs of GPUs and NPUs have not confirmed them yet."
-)
+_MEASURED = "The thresholds come from 249 small training runs, printed in 38 ways; no logs of GPUs or NPUs yet."
 
 _AGAIN = "    ckpttool postflight DIR"
 
@@ -63,7 +60,7 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The learning rate of every step that both runs log is compared, to six digits. It differs from the first "
-            "run's value at the same step, and equals its value as many steps after the start. " + _MEASURED
+            "run's value at the same step, and equals its value as many steps after the start."
         ),
         trainers={
             "MindFormers": "The weights were loaded without `resume_training`, as for fine-tuning.",
@@ -91,29 +88,23 @@ class PostflightCode(metaclass=Rows):
         group="Training logs",
         headline="The optimizer state was not restored",
         meaning=(
-            "The first repeated step equals the first run, so weights and batches are right, but the next steps move "
-            "away from it: the updates differ. The moments (or the momentum) of the optimizer began at zero. Their "
-            "effect on the loss fades within about 30 steps, so the later curve does not show it. If the "
-            "logs do not show the learning rate, it may be the cause instead."
+            "The first repeated step is equal, so weights and batches are right, but the next ones differ: the "
+            "moments of the optimizer began at zero. The effect on the loss fades within about 30 steps. If the logs "
+            "do not show the learning rate, it may be the cause instead."
         ),
         evidence=(
-            "The difference of the first repeated step is at most 0.4 % of the step noise, and grows to more than 5 % "
-            "within five steps. " + _MEASURED
+            "The difference grows from at most 0.4 % of the step noise to more than 5 % within five steps. " + _MEASURED
         ),
         trainers={
             "MindFormers": "The weights were loaded without `resume_training`, or from files that have only weights.",
-            "Hugging Face's Trainer": (
-                "The checkpoint has no optimizer.pt, for example with `save_only_model`: the optimizer is "
-                "re-initialized silently."
-            ),
+            "Hugging Face's Trainer": ("The checkpoint has no optimizer.pt, for example with `save_only_model`."),
             "Lightning": "The weights were loaded with `load_from_checkpoint`. Pass `ckpt_path` to `fit`.",
             "Megatron-LM": "`--no-load-optim`, `--no-save-optim` or `--finetune`.",
             "torchtitan": "`optimizer` is in `checkpoint.exclude_from_loading`, or only the model was saved.",
         },
         to_do=(
-            "Check whether the checkpoint has the optimizer state:",
+            "Check whether the checkpoint has the optimizer state; else resume from one that has it:",
             "    ckpttool inspect DIR:NAME",
-            "If it has, correct the setting and resume again; else resume from a checkpoint that has it.",
         ),
     )
 
@@ -160,8 +151,7 @@ class PostflightCode(metaclass=Rows):
         headline="The resumed run trains on other batches than the first run",
         meaning=(
             "The level of the loss is right, but its changes from step to step are not those of the first run: the "
-            "order of the samples is another one, or the position of the data is wrong. Samples may be skipped or "
-            "repeated. Batches that no log shows cannot be identified."
+            "order of the samples or the position of the data differs. Samples may be skipped or repeated."
         ),
         evidence=(
             "The changes of the loss over the repeated steps correlate by at most 0.5 with those of the first run; "
@@ -178,9 +168,7 @@ class PostflightCode(metaclass=Rows):
             "torchtitan": "The number of data-parallel ranks, the seed or the data set changed.",
         },
         to_do=(
-            "Compare the data settings of both runs, and the position at which the data should resume:",
-            "    ckpttool resolve DIR",
-            "If the other data is intended:",
+            "Compare the data settings of both runs with `ckpttool resolve DIR`. If the other data is intended:",
             "    ckpttool postflight DIR --allow resume-data-other",
         ),
     )

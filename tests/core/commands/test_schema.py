@@ -28,6 +28,7 @@ OUR_OWN_FILES = {
     "heal-journal",
     "ledger",
     "prune-journal",
+    "recorded-replay",
     "training-state",
     "watch-state",
 }  # written for ourselves, never printed
