@@ -7,15 +7,7 @@ from collections.abc import Collection, Sequence
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Comparison, Judged, State, Word
 from ckpttool.postflight.model.answers import Conclusion, Outcome
-
-ENOUGH = 10
-"""Repeated rows that prove the updates: a lost optimizer shows in 94 % of the measured trainings by then."""
-
-JUDGED = 30
-"""Repeated rows that are judged; later ones change nothing."""
-
-_FINE = 0.01
-"""Last printed digit, in units of the step noise, with which a log can prove something."""
+from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, JUDGED
 
 _OPEN = frozenset({State.NOT_SHOWN, State.CONSISTENT})
 
@@ -93,7 +85,7 @@ def _missing(comparison: Comparison, aspects: Sequence[Judged], coming: Sequence
         )
     resolution = comparison.resolution
     states = {judged.state for judged in aspects if judged.aspect in {Aspect.DATA, Aspect.WEIGHTS}}
-    if State.CONSISTENT in states and resolution is not None and resolution > _FINE:
+    if State.CONSISTENT in states and resolution is not None and resolution > EQUAL:
         return f"the loss is printed with too few digits: the last one is {resolution:.2g} of the step noise"
     if count < ENOUGH and coming:
         rows = min(ENOUGH - count, len(coming))

@@ -9,11 +9,8 @@ from typing import TypeAlias
 
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Judged, State, Word
-from ckpttool.postflight.rules.columns import Column
+from ckpttool.postflight.rules.columns import EQUAL, Column, largest_z
 from ckpttool.postflight.rules.numbers import changes_of, correlation, ranks_of, rms
-
-EQUAL = 0.01
-"""Difference, in units of the step noise, that counts as equal."""
 
 _QUIET = 0.05
 _ROWS_FOR_CORRELATION = 8
@@ -101,7 +98,7 @@ def _same_or_other(columns: Sequence[Column], steps: Sequence[Step], saved: Step
     """Return whether the batches are the planned ones, and the evidence."""
     if not steps:
         return State.NOT_SHOWN, "no step after the save was logged by both runs"
-    z = [max(values) for values in zip(*(column.z(steps) for column in columns), strict=True)]
+    z = largest_z(columns, steps)
     if steps[0] <= saved + interval and z[0] <= EQUAL:
         names = "loss and gradient norm" if len(columns) > 1 else "the loss"
         return State.PROVEN, f"step {steps[0]} is equal in {names}"

@@ -17,23 +17,17 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Comparison, Judged, Repeated, State, Word
-from ckpttool.postflight.rules.columns import Column, column_of, loss_of, norm_of
+from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, JUDGED, Column, column_of, loss_of, norm_of
 from ckpttool.postflight.rules.data import judged_data, same_as_after_another_save
 from ckpttool.postflight.rules.learning_rate import Rate, RateState, rate_of
 from ckpttool.postflight.rules.numbers import LEAST_ROWS
 from ckpttool.postflight.rules.weights import judged_update, judged_weights, starts_from_scratch
-
-FIRST = 30
-"""Number of repeated steps that are judged: a lost optimizer recovers within about as many."""
 
 _MOST_MEDIAN = 0.02
 """Median loss difference, in units of the step noise, that no right resume reached (the largest was 0.0056)."""
 
 _MOST_MEDIAN_SPARSE = 0.1
 """The same for a log that does not show every step."""
-
-_LEAST_FOR_MEDIAN = 10
-"""Repeated rows from which the median is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,7 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         first=after[0].step if after else Step(resume.saved + interval),
         aspects=(),
         repeated=tuple(_rows(before, after, steps)),
-        median_z=None if loss is None or not steps else median(loss.z(_within(loss, steps)[:FIRST]) or [0.0]),
+        median_z=None if loss is None or not steps else median(loss.z(_within(loss, steps)[:JUDGED]) or [0.0]),
         loss_noise=None if loss is None else loss.noise,
         resolution=None if loss is None else loss.resolution,
     )
@@ -168,7 +162,7 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
 
 def _is_fine(columns: Sequence[Column]) -> bool:
     """Return whether the finer column is printed finely enough for a proof."""
-    return min(column.resolution for column in columns) <= 0.01  # noqa: PLR2004  1 % of the step noise
+    return min(column.resolution for column in columns) <= EQUAL
 
 
 def _caught(
@@ -176,7 +170,7 @@ def _caught(
 ) -> tuple[Judged, ...]:
     """Contradict the weights without a word if the median difference is larger than in any right resume."""
     most = _MOST_MEDIAN if interval == 1 else _MOST_MEDIAN_SPARSE
-    if resume.changes_arithmetic or middle is None or count < _LEAST_FOR_MEDIAN or middle <= most:
+    if resume.changes_arithmetic or middle is None or count < ENOUGH or middle <= most:
         return aspects
     position, data, _, update = aspects
     caught = Judged(
@@ -184,7 +178,7 @@ def _caught(
         state=State.CONTRADICTED,
         word=Word.DIFFERS,
         why=(
-            f"half of the first {min(count, FIRST)} repeated losses differ by more than {middle:.2g} of the step "
+            f"half of the first {min(count, JUDGED)} repeated losses differ by more than {middle:.2g} of the step "
             f"noise; right resumes stay below {most:g}"
         ),
     )

@@ -8,8 +8,7 @@ from statistics import fmean, median
 
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Judged, State, Word
-from ckpttool.postflight.rules.columns import Column
-from ckpttool.postflight.rules.data import EQUAL
+from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, JUDGED, Column, largest_z
 from ckpttool.postflight.rules.learning_rate import Rate, RateState
 from ckpttool.postflight.rules.numbers import correlation, mean_and_error, rms
 
@@ -17,8 +16,6 @@ _FAR = 0.05
 """Difference, in units of the step noise, above the first repeated step of every right resume (0.038)."""
 
 _ROWS_FOR_WORD = 20
-_ROWS_FOR_UPDATE = 10
-_JUDGED = 30
 
 
 def starts_from_scratch(loss: Column, saved: Step, saves: Sequence[Step]) -> bool:
@@ -73,13 +70,13 @@ def judged_weights(  # noqa: PLR0913  callers name them
         return judged(State.NOT_SHOWN, why)
     if not has_first:
         return judged(State.NOT_SHOWN, "the first step after the save was not logged by both runs")
-    z = _largest(columns, steps)
+    z = largest_z(columns, steps)
     if z[0] <= EQUAL:
         state = State.PROVEN if is_fine else State.CONSISTENT
         return judged(state, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
     if changes_arithmetic:
         return judged(State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic")
-    if z[0] <= _FAR or median(z[:_JUDGED]) <= _FAR:
+    if z[0] <= _FAR or median(z[:JUDGED]) <= _FAR:
         return judged(State.CONSISTENT, f"step {steps[0]} differs by {z[0]:.2g} of the step noise")
     return judged(
         State.CONTRADICTED, f"step {steps[0]} differs by {z[0]:.2g} of the step noise", _word(columns[0], steps)
@@ -139,24 +136,20 @@ def judged_update(  # noqa: PLR0913  callers name them
             cause = "" if rate_is_equal else "; or the learning rate, which the logs do not show"
             why = f"step {steps[0]} is equal, and the difference grows to {max(z[1:6]):.2g} of the step noise after it"
             return judged(State.CONTRADICTED, why + cause, Word.OPTIMIZER)
-    z = _largest(columns, steps)
+    z = largest_z(columns, steps)
     quiet = sum(value <= EQUAL for value in z) / len(z)
     count = counted(len(z), "repeated step")
-    if len(z) >= _ROWS_FOR_UPDATE and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
+    if len(z) >= ENOUGH and quiet >= 0.9 and max(z) <= _FAR and is_fine:  # noqa: PLR2004  as measured
         return judged(State.PROVEN, f"{count} differ by at most {max(z):.2g} of the step noise")
     why = f"{count} differ by {median(z):.2g} of the step noise"
-    if len(z) < _ROWS_FOR_UPDATE:
-        return judged(State.NOT_SHOWN, f"{why}; a lost optimizer shows in {_ROWS_FOR_UPDATE}")
+    if len(z) < ENOUGH:
+        return judged(State.NOT_SHOWN, f"{why}; a lost optimizer shows in {ENOUGH}")
     return judged(State.CONSISTENT, why)
 
 
 def _shows_lost_optimizer(z: Sequence[float], resolution: float) -> bool:
     """Return whether the first step is equal, and the next ones move away from it."""
     largest = max(z[1:6], default=0.0)
-    middle = median(z[1:_JUDGED]) if len(z) > 1 else 0.0
+    middle = median(z[1:JUDGED]) if len(z) > 1 else 0.0
     is_growing = largest > _FAR and largest > 10 * max(z[0], resolution)
     return z[0] <= 0.004 and is_growing and middle > 0.03 and not math.isnan(middle)  # noqa: PLR2004  as measured
-
-
-def _largest(columns: Sequence[Column], steps: Sequence[Step]) -> list[float]:
-    return [max(values) for values in zip(*(column.z(steps) for column in columns), strict=True)]
