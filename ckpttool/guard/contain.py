@@ -1,4 +1,7 @@
-"""Errors in the guard stay in the guard: the training continues, and a part that fails too often is switched off."""
+"""Containment of the guard's own errors.
+
+The training continues after an error in the guard. A part that fails too often is switched off.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ckpttool.guard.model.guarding import Emit
 T = TypeVar("T")
 
 MOST_FAILURES = 3
-"""Number of failures of a part, over all ranks, after which it is switched off on all of them."""
+"""Number of failures of a part, over all ranks, after which all ranks switch it off."""
 
 MOST_SHARE = 0.01
 MOST_SHARE_WITH_FEATURES = 0.03
@@ -33,7 +36,10 @@ _TRACEBACK_CHARACTERS = 2000
 
 
 class Part(IntEnum):
-    """The parts that fail separately. Ranks exchange the numbers, and the largest is handled first."""
+    """The parts of the guard that can fail separately.
+
+    Ranks exchange these numbers. The part with the largest number is handled first.
+    """
 
     NORM = 1
     POLICY = 2
@@ -49,15 +55,14 @@ class Part(IntEnum):
 
     @property
     def is_essential(self) -> bool:
-        """Whether the guard cannot decide without this part: if it fails, the whole guard is switched off."""
+        """Whether the guard cannot decide without this part. If such a part fails, the whole guard is switched off."""
         return self in {Part.NORM, Part.POLICY, Part.DROP}
 
 
 class Containment:
-    """Runs the parts of the guard, catches their exceptions, and measures their time."""
+    """Runner for the parts of the guard that catches their exceptions and measures their time."""
 
     def __init__(self, emit: Emit) -> None:
-        """Store the sink of errors."""
         self.emit = emit
         self._failures: Counter[Part] = Counter()  # summed over all ranks, so the same on each
         self._off: set[Part] = set()
@@ -66,18 +71,18 @@ class Containment:
         self.is_off = False
         """Whether the whole guard is switched off."""
         self.step = Step(0)
-        """The step that events name."""
+        """The step to name in events."""
         self.seconds = 0.0
         """Seconds that the parts took since this was last set to 0."""
 
     def run(self, part: Part, call: Callable[[], T], *, waits: bool = False, always: bool = False) -> T | None:
-        """Return the result of a part; None if it fails, or is switched off.
+        """Run a part, and return its result, or None if it fails or is switched off.
 
         Args:
-            part: The part, which fails or is switched off as a unit.
+            part: The part to count failures for, and to switch off.
             call: The function to run.
-            waits: Whether it waits for the device; that time does not count as the guard's.
-            always: Call it even if the part is switched off: a rare call may succeed the next time.
+            waits: Whether it waits for the device. That time does not count as the guard's.
+            always: Call it even if the part is switched off, because a rare call may succeed the next time.
         """
         if not always and not self.is_on(part):
             return None
@@ -91,16 +96,16 @@ class Containment:
             self.seconds += 0.0 if waits else perf_counter() - start
 
     def switch_off(self, part: Part, reason: str) -> None:
-        """Switch a part off on this rank alone, if it involves no other rank."""
+        """Switch a part off on this rank alone. The part must not involve other ranks."""
         if self.is_on(part):
             self._switch_off(part, reason)
 
     def is_on(self, part: Part) -> bool:
-        """Return whether a part still runs, on this rank and therefore on all."""
+        """Return whether a part still runs, on this rank and therefore on all ranks."""
         return part not in self._off and not self.is_off
 
     def next_failed(self) -> int:
-        """Return the number of a part that failed here, unknown to the other ranks; 0: none."""
+        """Return the number of a part that failed here and was not yet reported to the other ranks, or 0."""
         if not self._pending:
             return 0
         part = max(self._pending)
@@ -108,7 +113,7 @@ class Containment:
         return part
 
     def agreed(self, number: int) -> None:
-        """Count a failure that is known to all ranks."""
+        """Count a failure that all ranks know about. Zero means that no part failed."""
         if not number:
             return
         part = Part(number)
@@ -134,20 +139,20 @@ class Containment:
 
 
 class Pace:
-    """The guard's share of each step, and whether it is too large for too long."""
+    """Measurement of the guard's share of each step, to detect a share that is too large for too long."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._too_slow = 0
 
     def share(self, own_seconds: float) -> float | None:
-        """Return the guard's share of the time since the last call; None at the first call."""
+        """Return the guard's share of the time since the last call, or None at the first call."""
         now = perf_counter()
         last, self._last = self._last, now
         return None if last is None else own_seconds / max(now - last, own_seconds, 1e-9)
 
     def is_too_slow(self, own_seconds: float, share: float, most: float) -> bool:
-        """Return whether the share exceeded the limit in a hundred consecutive steps; true at most once per hundred."""
+        """Return whether the share exceeded the limit in a hundred consecutive steps, at most once per hundred."""
         self._too_slow = self._too_slow + 1 if share > most and own_seconds > UNNOTICED else 0
         if self._too_slow < SLOW_STEPS:
             return False
@@ -156,6 +161,6 @@ class Pace:
 
 
 def one_line(error: Exception) -> str:
-    """Return an exception's class, and the beginning of its message."""
+    """Return an exception's class and the beginning of its message on one line."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,7 +1,8 @@
-"""The gradients of one optimizer: their norm, the only wait for the device, and the drop.
+"""The gradients of one optimizer: how to measure their norm, and how to drop them.
 
-Without gradients an optimizer changes neither weights nor its own state. With zero gradients, six of seven optimizers
-still change weights, by momentum and weight decay.
+Reading the norm is the only time that the guard waits for the device. Without gradients, an optimizer changes neither
+the weights nor its own state. With zero gradients, six of seven optimizers still change weights, by momentum and weight
+decay.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.nested import is_sharded, own_part
 
 _CLIPS_ITSELF = "FullyShardedDataParallel"
-"""Torch's first sharding API, not imported for the check. Gradients of the second one identify themselves."""
+"""Class name of torch's first sharding API, to avoid an import. Gradients of the second API identify themselves."""
 
 _NEAR = 16
 """Maximum number of calls between a scaler and a hook of the optimizer that it steps; the real number is seven."""
@@ -31,8 +32,8 @@ _NEAR = 16
 def total_norm(parameters: Sequence[Tensor]) -> Tensor:
     """Return the L2 norm of all gradients, bit for bit the same on all ranks that share sharded parameters.
 
-    The local part of a `DTensor` differs between ranks, so decisions based on it would differ too. Combining the parts
-    involves all ranks, so with sharded parameters no rank may skip this call.
+    The local part of a `DTensor` differs between ranks, so decisions based on it would differ too. With sharded
+    parameters this is a collective operation: every rank must call it.
     """
     gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
     norms = [full(_norm(group)) for group in _by_mesh(gradients)]
@@ -40,13 +41,19 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
-    """Scale all gradients down to a norm, as torch does, with their known current norm."""
+    """Scale all gradients down to the norm `most` in place, as torch does.
+
+    Args:
+        parameters: The parameters with the gradients.
+        most: The largest norm allowed.
+        norm: The current norm of the gradients.
+    """
     for group in _by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
-    """Return the plain tensors, and those of each mesh, because torch does not accept mixed lists."""
+    """Group tensors by device mesh, with plain tensors as one group, because torch does not accept mixed lists."""
     if {*map(type, tensors)} <= {Tensor, nn.Parameter}:
         return (tensors,)
     groups: dict[object, list[Tensor]] = {}
@@ -56,10 +63,10 @@ def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm as torch's clipping computes it, also for gradients that it does not support.
+    """Return the norm as torch's clipping computes it, including for gradients that torch does not support.
 
-    The norm of float16 is computed in float32, because float16 ends at 65504; the norm of sparse gradients is that of
-    their elements.
+    The norm of float16 gradients is computed in float32, because float16 ends at 65504. The norm of a sparse gradient
+    is the norm of its elements.
     """
     if any(gradient.dtype is torch.float16 for gradient in gradients):
         gradients = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
@@ -69,27 +76,27 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def full(norm: Tensor) -> Tensor:
-    """Return the complete value of a norm that is spread over ranks; any other is unchanged."""
+    """Return the complete value of a norm that is sharded over ranks. Any other norm is returned unchanged."""
     full_norm: Tensor = norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[attr-defined]  # a DTensor has it
     return full_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The numbers of a rank's own step, on the host."""
+    """The norm and losses of one step on this rank, as Python numbers."""
 
     norm: float
     """L2 norm of all gradients, before clipping."""
     loss: float | None
-    """Sum of the local losses of the micro-batches; None if the training reports no loss."""
+    """Sum of the local losses of the micro-batches, or None if the training run reports no loss."""
     losses_finite: bool
     """Whether each of these losses is finite."""
     embedding: float | None = None
-    """Sum of squares of the embedding's gradient, before clipping; None if it is not measured."""
+    """Sum of squares of the embedding's gradient, before clipping. None if it is not measured."""
 
 
 class Losses:
-    """The local losses of a step, gathered on the device: nothing waits for them."""
+    """Accumulator for the local losses of a step. It stays on the device, so adding a loss does not wait."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
@@ -106,7 +113,7 @@ class Losses:
         self._taint = taint if self._taint is None else self._taint + taint
 
     def read(self, norm: Tensor | float, embedding: Tensor | None = None) -> Reading:
-        """Return norm, losses and the embedding's sum of squares, with one transfer from the device."""
+        """Return the norm, the losses and the embedding's sum of squares, using one transfer from the device."""
         numbers = [number for number in (norm, self._sum, self._taint, embedding) if number is not None]
         if isinstance(norm, Tensor) and not _are_here(*(number for number in numbers if isinstance(number, Tensor))):
             # All fit exactly: float32 represents every bfloat16 and float16, and float64 is unchanged.
@@ -123,17 +130,17 @@ class Losses:
 
 
 def _are_here(*tensors: Tensor) -> bool:
-    """Return whether the host can read them without waiting for a device."""
+    """Return whether the host can read the tensors without waiting for a device."""
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 class EmbeddingNorm:
-    """The embedding's gradient as the guard measures it: once per step, before the decision and any clipping."""
+    """Measurement of the embedding's gradient, once per step, before the decision and before any clipping."""
 
     def __init__(self) -> None:
         self._parameter: Tensor | None = None
         self.applied: float | None = None
-        """Sum of squares at the last applied update; None: not measured, so unknown."""
+        """Sum of squares at the last applied update, or None if it was not measured."""
 
     @property
     def is_watched(self) -> bool:
@@ -144,21 +151,24 @@ class EmbeddingNorm:
         """Measure this parameter's gradient from the next step on.
 
         Raises:
-            UsageError: Another parameter is measured already.
+            UsageError: Another parameter is already measured.
         """
         if self._parameter is not None and self._parameter is not parameter:
             raise UsageError("this guard measures another embedding for another writer: use one embedding per guard")
         self._parameter = parameter
 
     def measured(self, scale: Tensor | None = None) -> Tensor | None:
-        """Return the sum of squares, on the device; None without a gradient. A sharded one involves all ranks."""
+        """Return the sum of squares on the device, or None without a gradient.
+
+        For a sharded gradient this is a collective operation.
+        """
         if self._parameter is None or self._parameter.grad is None:
             return None
         return sum_of_squares(self._parameter.grad, scale)
 
 
 def sum_of_squares(gradient: Tensor, scale: Tensor | float | None = None) -> Tensor:
-    """Return the sum of squares of a gradient in float32, without its factor `scale`."""
+    """Return the sum of squares of a gradient in float32, after dividing the gradient by `scale`."""
     values = gradient.detach()
     values = values.coalesce().values() if values.is_sparse else values
     norm = full(torch.linalg.vector_norm(values, dtype=torch.float32))
@@ -170,7 +180,7 @@ class Updated:
     """The parameters that an optimizer updates."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Store the optimizer, and the model that defines their order."""
+        """Store the optimizer, and the model, which defines the order of the parameters."""
         self._model = model
         self._optimizer = optimizer
         self._groups: list[int] = []
@@ -198,7 +208,7 @@ class Updated:
     def drop(self) -> bool:
         """Remove the gradients, so that the optimizer does nothing, and return True.
 
-        Call it only right before the step: a loss scaler raises if it finds no gradients to unscale.
+        Call it only immediately before the step: a loss scaler raises an error if it finds no gradients to unscale.
         """
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -207,17 +217,17 @@ class Updated:
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside a trainer's wrapper, whose hooks are the ones that run."""
+    """Return the optimizer inside all wrappers of the trainer. Only its hooks run."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
 
 
 def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse an optimizer whose updates cannot be dropped.
+    """Raise an error if the updates of this optimizer cannot be dropped.
 
     Raises:
-        UsageError: It is such an optimizer.
+        UsageError: The optimizer has no hook before its step, steps inside `backward`, or is LBFGS.
     """
     advice = "its updates cannot be dropped; mode='watch' reports which would have been dropped"
     if not hasattr(optimizer, "register_step_pre_hook"):
@@ -232,15 +242,14 @@ class Scaling:
     """The loss scaler of an optimizer, and whether it skipped the optimizer's step."""
 
     def __init__(self, scaler: GradScaler | None, optimizer: Optimizer) -> None:
-        """Store the scaler that the caller passed, and the optimizer."""
         self.scaler = scaler
         self._optimizer = optimizer
         self.has_looked = scaler is not None
-        """Whether the scaler is known, or no scaler exists."""
+        """Whether the search for a scaler is done: the scaler is known, or does not exist."""
         self._round: Mapping[int, Mapping[str, Any]] = {}
 
     def use(self, scaler: GradScaler) -> None:
-        """Store a scaler, if none is known."""
+        """Store a scaler, unless one is already known."""
         if self.scaler is None:
             self.scaler, self.has_looked = scaler, True
 
@@ -250,15 +259,18 @@ class Scaling:
         return self.scaler is not None and self.scaler.is_enabled()
 
     def scale(self) -> float | None:
-        """Return the loss scale, for which the host waits for the device; None without a scaler."""
+        """Return the loss scale, or None without an active scaler. The host waits for the device."""
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the scaler; empty without a scaler."""
+        """Return the state of the scaler, or an empty dict without an active scaler."""
         return self.scaler.state_dict() if self.scaler is not None and self.scaler.is_enabled() else {}
 
     def finds(self) -> bool:
-        """Return whether an unknown scaler is calling the optimizer. Searches once, and keeps the scaler."""
+        """Search the call stack for the scaler that is calling the optimizer, and return whether one was found.
+
+        Only the first call searches. Later calls return False.
+        """
         if self.has_looked:
             return False
         self.has_looked = True

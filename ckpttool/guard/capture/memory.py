@@ -1,4 +1,4 @@
-"""Data for recomputing a step. It is kept by reference during the step, which costs almost nothing."""
+"""Data for recomputing a step, stored by reference during the step at almost no cost."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ DEVICE_BATCHES = ByteCount(256 << 20)
 """Bytes of an accelerator's memory for the earlier micro-batches of an accumulated step."""
 
 HOST_BATCHES = ByteCount(1 << 30)
-"""Bytes of the host's memory for the same purpose."""
+"""Bytes of the host's memory for the earlier micro-batches of an accumulated step."""
 
 _MOST_PRINTS = 8
-"""Maximum number of fingerprints kept of a dropped batch."""
+"""Maximum number of fingerprints to keep for a dropped batch."""
 
 _MOST_HOOKED = 512
 """Maximum number of modules with an autocast hook, until the first called module is known."""
 
 _MOST_HASHED = 16 << 20
-"""Maximum number of hashed bytes per tensor, which take two milliseconds."""
+"""Maximum number of bytes to hash per tensor, which takes two milliseconds."""
 
 _NUMPY_HAS = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool})
-"""The usual types of batches that numpy has, too."""
+"""The usual types of batches that numpy supports as well."""
 
 
 class Remembered:
-    """One micro-batch."""
+    """One micro-batch, with its loss and the state at its forward pass."""
 
     def __init__(self, batch: object, index: int | None, random: randomness.States, *, cloned: bool) -> None:
-        """Take the batch and the random-number states at the forward pass."""
+        """Store the batch and the random-number states at the forward pass."""
         self.batch = batch
         if cloned:
             self.batch = map_tensors(
@@ -61,10 +61,10 @@ class Remembered:
         self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
         self._was_changed = False  # before it was moved or freed
         self.let_go: str | None = None
-        """Why there was no room for the batch, with its fingerprint; None: it is still in memory."""
+        """Why the batch was dropped, with its fingerprint. None while it is in memory."""
 
     def nbytes(self, *, on_host: bool) -> int:
-        """Return the bytes of its tensors in host memory, or in that of an accelerator."""
+        """Return the bytes of the batch's tensors in host memory, or in accelerator memory."""
         tensors = tensors_in(self.batch)
         return sum(_nbytes(tensor) for tensor in tensors if (tensor.device.type == "cpu") is on_host)
 
@@ -74,7 +74,7 @@ class Remembered:
         self.batch = map_tensors(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
 
     def drop(self, beyond: str) -> None:
-        """Keep only the fingerprint of the batch."""
+        """Drop the batch except for its fingerprint. `beyond` is the limit that was exceeded."""
         prints = [f"{form(tensor)} {_first_bytes(tensor)}" for tensor in tensors_in(self.batch)][:_MOST_PRINTS]
         self._settle()
         self.batch, self.let_go = None, f"{beyond}; fingerprint: {', '.join(prints) or 'no tensors'}"
@@ -85,12 +85,12 @@ class Remembered:
 
     @property
     def was_moved(self) -> bool:
-        """Whether torch counted a change of one of its tensors, without device access."""
+        """Whether torch counted a change to one of the tensors. This needs no device access."""
         return [_version(tensor) for tensor in self._tensors] != self._versions
 
     @property
     def was_changed(self) -> bool:
-        """Whether one of its tensors changed, including uncounted changes by numpy or `.data`."""
+        """Whether one of the tensors changed, including changes by numpy or `.data`, which torch does not count."""
         if self._was_changed or self.was_moved:
             return True
         return any(
@@ -100,10 +100,10 @@ class Remembered:
 
 
 class Drawn:
-    """One item that a data loader of the training returned."""
+    """One item returned by a data loader of the training run."""
 
     def __init__(self, loader: int, item: object, *, cloned: bool) -> None:
-        """Take the number of the loader, in the order of construction, and the item."""
+        """Store the item, and the number of its loader, counted in the order of construction."""
         self.loader = loader
         self.item = map_tensors(item, torch.clone) if cloned else item
         self._tensors = [] if cloned else [*tensors_in(item)]
@@ -112,7 +112,7 @@ class Drawn:
 
     @property
     def was_moved(self) -> bool:
-        """Whether torch counted a change of one of its tensors."""
+        """Whether torch counted a change to one of the tensors."""
         return [_version(tensor) for tensor in self._tensors] != self._versions
 
 
@@ -122,7 +122,7 @@ class StepMemory:
     def __init__(
         self, model: nn.Module, *, host_batches: int = HOST_BATCHES, device_batches: int = DEVICE_BATCHES
     ) -> None:
-        """Store the model, to detect its autocast, and the budget in bytes for earlier batches."""
+        """Store the model, whose autocast is detected, and the budgets in bytes for earlier batches."""
         self._host, self._device = host_batches, device_batches
         self.micro_batches: list[Remembered] = []
         self._model = model
@@ -131,19 +131,19 @@ class StepMemory:
         self._hooks: list[RemovableHandle] = []
         self._called_first: nn.Module | None = None  # in the previous micro-batch: usually the same module
         self.drawn: list[Drawn] = []
-        """The items that the training's data loaders returned for the step, in order; empty if they are unknown."""
+        """The items that the data loaders returned for the step, in order. Empty if they are unknown."""
         self._pending: list[Drawn] = []  # since the last forward pass
         self._loaders: set[int] = set()  # those of the training, not of an evaluation
         self._misses_items = False
         self.is_compiled: bool | None = None
-        """Whether the first loss came from compiled code; None: no loss yet."""
+        """Whether the first loss came from compiled code. None before the first loss."""
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
-        """Store a micro-batch, and the random-number state, right before its forward pass.
+        """Store a micro-batch and the random-number state. Call it immediately before the forward pass.
 
         Args:
             batch: The input of the forward pass, after transfer and augmentation.
-            index: Its number in the epoch, if the training step needs it.
+            index: The number of the batch in the epoch, if the training step needs it.
         """
         self._make_room()
         self._take_pending()
@@ -154,7 +154,10 @@ class StepMemory:
         self._hooks += [module.register_forward_pre_hook(self._called) for module in modules]
 
     def drew(self, loader: int, item: object) -> None:
-        """Store an item of a data loader, by reference; above the budget for batches none of the step is stored."""
+        """Store an item of a data loader by reference.
+
+        If the items of a step exceed the budget for batches in host memory, none of them is kept.
+        """
         self._pending.append(Drawn(loader, item, cloned=self._clones))
         if sum(drawn.nbytes for drawn in (*self.drawn, *self._pending)) > self._host:
             self._misses_items = True
@@ -172,7 +175,7 @@ class StepMemory:
         self._pending.clear()
 
     def _make_room(self) -> None:
-        """Limit earlier micro-batches to the budget: the training itself keeps only one at a time."""
+        """Limit earlier micro-batches to the budgets. Without the guard, only one batch is in memory at a time."""
         host, device = self._host, self._device
         retained = [micro for micro in self.micro_batches if micro.let_go is None]
         on_device = [micro for micro in retained if micro.nbytes(on_host=False)]
@@ -188,11 +191,11 @@ class StepMemory:
 
     @property
     def is_hooked(self) -> bool:
-        """Whether our hook is on the model: it was not called since the micro-batch began."""
+        """Whether the model has the guard's hook: it was not called since the micro-batch began."""
         return bool(self._hooks)
 
     def leave(self) -> None:
-        """Remove our hook from the model, which could be neither scripted nor copied with it."""
+        """Remove the guard's hook from the model. A model with the hook can be neither scripted nor copied."""
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -204,7 +207,7 @@ class StepMemory:
             self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that was already read
 
     def forget(self) -> None:
-        """Discard a step. If a batch was changed in place since, keep copies from now on."""
+        """Discard a step. If torch counted a change to one of its batches, copy batches from now on."""
         parts: list[Remembered | Drawn] = [*self.micro_batches, *self.drawn]
         self._clones = self._clones or any(part.was_moved for part in parts)
         self.micro_batches.clear()
@@ -212,12 +215,15 @@ class StepMemory:
         self._misses_items = False
 
     def keep_copies(self) -> None:
-        """Copy every batch from the next one on, because a batch was changed in place and torch did not count it."""
+        """Copy every batch from the next one on.
+
+        Use this if a batch was changed in place and torch did not count it.
+        """
         self._clones = True
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored batches."""
+        """Total size of the stored batches in bytes."""
         return sum(tensor.nbytes for micro in self.micro_batches for tensor in tensors_in(micro.batch))
 
     def _called(self, module: nn.Module, _inputs: object) -> None:
@@ -230,10 +236,10 @@ class StepMemory:
 
 
 def callable_parts(model: nn.Module) -> list[nn.Module]:
-    """Return the modules whose first call shows the autocast, the outermost ones first.
+    """Return the modules whose first call shows the autocast, outermost first.
 
-    A wrapper may call the model itself, or only parts of it, at any depth. If a trainer replaced a module's `forward`,
-    as accelerate does, autocast is entered there: only parts of the module can show it. A hook inside a compiled module
+    A wrapper may call the model, or only parts of it, at any depth. If a trainer replaced a module's `forward`, as
+    accelerate does, autocast is entered there, so only parts of the module can show it. A hook inside a compiled module
     would cause another compilation.
     """
     parts: list[nn.Module] = []
@@ -249,7 +255,7 @@ def callable_parts(model: nn.Module) -> list[nn.Module]:
 
 
 def autocast_now() -> tuple[tuple[str, str], ...]:
-    """Return device and type of each active autocast."""
+    """Return the device type and the data type of each active autocast."""
     return tuple(
         [
             (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
@@ -261,20 +267,20 @@ def autocast_now() -> tuple[tuple[str, str], ...]:
 
 @cache
 def _kinds() -> tuple[str, ...]:
-    """Return the kinds of devices that this torch supports: they stay the same in a process."""
+    """Return the device types that this build of torch supports. They do not change within a process."""
     accelerator = torch.accelerator.current_accelerator()
     return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor; for a sparse one, approximately those of its values and indices."""
+    """Return the size in bytes. For a sparse tensor, the size of its values and indices is approximate."""
     if tensor.layout is torch.strided:
         return tensor.nbytes
     return int(tensor._nnz()) * (tensor.dtype.itemsize + 8 * tensor.dim())  # noqa: SLF001  torch has no public name
 
 
 def _first_bytes(tensor: Tensor) -> str:
-    """Return the xxh3-64 of the first bytes, as far as they can be read without a complete copy."""
+    """Return the xxh3-64 of up to the first 16 MiB, or "unread" if reading them would need a complete copy."""
     if tensor.layout is not torch.strided or tensor.dtype not in TYPES or not tensor.is_contiguous():
         return "unread"
     first = tensor.detach().reshape(-1)[: _MOST_HASHED // max(1, tensor.dtype.itemsize)].cpu()
@@ -287,7 +293,10 @@ def _version(tensor: Tensor) -> int:
 
 
 def _fingerprint(tensor: Tensor) -> object:
-    """Return a value that changes with the content, without waiting for a device; None if that takes too long."""
+    """Return a value that changes with the content, or None if computing it takes too long.
+
+    Does not wait for a device.
+    """
     if tensor.device.type != "cpu":
         return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
     if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED or tensor.dtype not in TYPES:
