@@ -28,7 +28,7 @@ class Verb(NamedTuple):
     answers: str = ""
     """`"module:name"` of the command's answer, if that differs; several answers are separated by `|`."""
     alone: bool = False
-    """Whether a path without options is also a question."""
+    """Whether a path is a complete question without options."""
     positional: tuple[str, ...] = ()
     """Options that may be passed without their names, after the arguments."""
     command: str = ""
@@ -199,7 +199,7 @@ def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
 
 
 def keyword(option: str) -> str:
-    """Return the keyword of an option: `old_gbs` of `--old-gbs`, `from_` of `--from`."""
+    """Return the keyword for an option: `old_gbs` for `--old-gbs`, `from_` for `--from`."""
     word = option.lstrip("-").replace("-", "_")
     return f"{word}_" if iskeyword(word) else word
 

@@ -1,4 +1,4 @@
-"""`ckpttool explain`."""
+"""The command `ckpttool explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool lint`: configs, FP8 settings and Ascend's detection strings, recognized by content."""
+"""The command `ckpttool lint`: configs, FP8 settings and Ascend's detection strings, recognized by content."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _with_fp8(answer: Lint, fp8: Lint, *, folder: str | None = None) -> Lint:
 
 
 def _settings(path: str) -> Fp8Settings | None:
-    """Return a file's settings as FP8's rules read them; None if they cannot read it."""
+    """Return the FP8 settings of a file, or None if they cannot be read."""
     if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
         return None
     try:
@@ -136,7 +136,7 @@ def _is_script(path: str, settings: Fp8Settings) -> bool:
 def _configs(
     files: Sequence[str], with_fp8: Sequence[str], *, allowed: Sequence[Row], skip_foreign: bool, view: View
 ) -> Lint:
-    """Check the training configs among the files; a file with FP8 settings need not be one."""
+    """Check the training configs among the files. A file with FP8 settings need not be a training config."""
     rest = [path for path in files if path not in with_fp8]
     checked = lint_config(rest, allowed=allowed, skip_foreign=skip_foreign, view=view)
     both = lint_config([path for path in files if path in with_fp8], allowed=allowed, skip_foreign=True, view=view)

@@ -96,7 +96,10 @@ _AS_JSON = ({"--json"}, {"--format=json"}, {"--format", "json"})
 
 
 class _Group(Group):
-    """Imports a command when it is called: `--help` and `scan` do not wait for the imports of `launch`."""
+    """The group of all commands.
+
+    It imports a command when it is called: `--help` does not wait for the imports of `launch`.
+    """
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
         """Run a command line, and end with an exit code and at most one line on stderr, instead of typer's four."""
@@ -199,7 +202,7 @@ def _is_json_requested(arguments: Sequence[str]) -> bool:
 
 
 def _print_error_document(code: int) -> None:
-    """Print `ckpttool/error/1`, the reason why there is no result, in one line, if JSON was requested."""
+    """Print `ckpttool/error/1`: the reason why there is no result, in one line."""
     if output.ending.error is None or output.ending.result_begun:
         return
     from json import dumps
@@ -244,7 +247,7 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
 
 
 def _tracker() -> str | None:
-    """Return the bug tracker's address from the package's metadata; None if the metadata lacks it."""
+    """Return the bug tracker's address from the package's metadata, or None if the metadata lacks it."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:

@@ -1,4 +1,4 @@
-"""`ckpttool repair`: repair shards and the records that name a checkpoint; without a command, plan both."""
+"""The command `ckpttool repair`, which repairs shards and records that name a checkpoint; alone, it plans both."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Repair(Group):
         return super().parse_args(ctx, args)
 
     def _place_of_first_word(self, args: Sequence[str]) -> int | None:
-        """Return the index of the first argument that is neither an option nor an option's value; None before `--`."""
+        """Return the index of the first argument before `--` that is neither an option nor an option's value."""
         takes_value = {
             name
             for command in self.commands.values()

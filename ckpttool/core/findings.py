@@ -24,7 +24,7 @@ class Severity(IntEnum):
     """Could not be checked, or changed while it was checked; never counted as good."""
     DAMAGE = 3
     UNSAFE = 4
-    """Refused; reading on would be dangerous."""
+    """Refused, because it would be dangerous to read further."""
 
     @property
     def word(self) -> str:
@@ -105,7 +105,7 @@ class Row(str):
     affects_start: bool
     """False if a rule about configs finds it, and it does not affect a start with a config that `launch` wrote."""
     remedy: str | None
-    """The remedy for findings that do not bring a remedy."""
+    """The remedy for findings that have no remedy of their own."""
     group: Group
     """The heading in the manual."""
     headline: str
@@ -184,7 +184,10 @@ _COPY = "if this file is a copy, copy it again; otherwise resume from another ch
 
 
 class Code(metaclass=Rows):
-    """The findings of the core. Scripts rely on the codes: some may be added, none is renamed."""
+    """The findings of the core.
+
+    Scripts rely on the codes: codes may be added, but are never renamed.
+    """
 
     RANK_MISSING = Row(
         "rank-missing",

@@ -1,4 +1,4 @@
-"""`ckpttool health`."""
+"""The command `ckpttool health`."""
 
 from __future__ import annotations
 

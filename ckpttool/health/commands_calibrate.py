@@ -1,4 +1,4 @@
-"""`ckpttool log calibrate`."""
+"""The command `ckpttool log calibrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool log replay`."""
+"""The command `ckpttool log replay`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PolicyOptions:
     margin: Annotated[float, MARGIN] = 0.0
 
     def question(self, logs: LogQuestion, around: SpikeQuestion | None) -> ReplayQuestion:
-        """Return the question for the library."""
+        """Return these options as a question for the library."""
         return ReplayQuestion(
             logs=logs,
             policy=None if self.policy is None else self.policy.value,

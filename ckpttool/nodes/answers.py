@@ -1,4 +1,4 @@
-"""The part from one of several machines, and its file; only an answer that covers all parts judges the tree."""
+"""The answer of `part`: one machine's part, and its file. Only an answer that covers all parts judges the tree."""
 
 from __future__ import annotations
 

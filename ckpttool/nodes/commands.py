@@ -1,4 +1,4 @@
-"""`ckpttool part`."""
+"""The command `ckpttool part`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WhichOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookOptions:
-    """How thoroughly to check, and which checkpoints."""
+    """The checkpoints to check, and how thoroughly."""
 
     level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None

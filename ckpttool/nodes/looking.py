@@ -277,7 +277,7 @@ _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
 
 
 def _named_format(path: str) -> FormatName | None:
-    """Return the shard format that a name suggests; None if it is not a shard's name."""
+    """Return the shard format that a name suggests, or None if it is not a shard's name."""
     return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
 
 

@@ -71,7 +71,7 @@ def _order(view: PartView) -> tuple[object, ...]:
 
 
 def _common_root(views: Sequence[PartView], source: str) -> str:
-    """Return the tree's path, common to all parts that list the tree; if no part lists it, common to all parts."""
+    """Return the tree's path, which must be equal in all parts that list the tree or, if none does, in all parts."""
     hosts = {view.seat.root: view.seat.host for view in reversed(views) if "" in view.answers.entries}
     roots = sorted(hosts or {view.seat.root for view in views})
     if len(roots) > 1:

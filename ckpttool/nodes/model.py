@@ -75,7 +75,7 @@ class Seat:
 
     @property
     def own_disk(self) -> str | None:
-        """The machine's own disk; None for a disk that other machines see; all such disks count as one."""
+        """The machine's own disk; None for a disk that other machines see. All such disks count as one."""
         return None if self.shared else self.disk
 
     @property
@@ -134,7 +134,7 @@ class Merge:
 
     @property
     def lacking(self) -> str:
-        """The parts that are missing or could not list the folder, for messages; empty if no part is."""
+        """The parts that are missing or could not list the folder, for messages; empty if every part could."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""

@@ -22,7 +22,7 @@ NO_RUN = "part"
 
 
 def process_of_part(text: str) -> Process | None:
-    """Return this process's number among the parts; None if the process writes no part.
+    """Return this process's number among the parts, or None if the process writes no part.
 
     Raises:
         UsageError: The number is unknown.

@@ -149,7 +149,7 @@ def is_part(path: str) -> bool:
 
 
 def seat_in(path: str) -> Seat | None:
-    """Return the seat in the first line of a file; None if the file has no seat, or cannot be read."""
+    """Return the seat in the first line of a file, or None if the file has no seat, or cannot be read."""
     try:
         return _decode_seat(_object(_head(path, _MOST_OF_A_SEAT).partition(b"\n")[0], "line 1"))
     except _WRONG:
@@ -642,7 +642,7 @@ def _packed(content: bytes) -> Json:
 
 
 class _Unpacker:
-    """Decodes the output of `_packed`, up to the size of any tree's records: a part may be a decompression bomb."""
+    """A decoder for the output of `_packed` that limits the total size, because a part may be a decompression bomb."""
 
     def __init__(self) -> None:
         self._bytes_left = _MOST_CONTENT

@@ -38,10 +38,10 @@ class Answers:
     """All answers of a storage. Paths are relative to the tree's root; paths above the root begin with `..`."""
 
     entries: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
-    """Folders that were listed, sorted by name."""
+    """Entries of each listed folder, sorted by name."""
     stamps: dict[str, FileStamp] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    """Small files that were read completely."""
+    """Contents of small files that were read completely."""
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """The ranges of other files that were read, by offset; shorter than requested at the end of a file."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Answers:
 
 
 class RecordedSource:
-    """A file on a different machine: the only ranges that can be read are those that were read there."""
+    """A file on a different machine, of which only the ranges that were read there can be read."""
 
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
@@ -282,7 +282,7 @@ def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> No
 
 
 def take_back(scheme: str, key: str) -> None:
-    """Stop using that function for these roots."""
+    """Undo `lend` for roots that begin with a key."""
     _OPENED.pop(_begin(scheme, key), None)
 
 
@@ -306,7 +306,7 @@ def inner_of(path: str, tree: str) -> str:
 
 
 def _begin(scheme: str, key: str) -> str:
-    """Encode any key as one word that ends in its only `!`."""
+    """Return the beginning of a root: the key, encoded as one word that ends in its only `!`."""
     return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
 
 
@@ -398,14 +398,12 @@ class _NotingSource:
         self._source, self._pieces, self.stamp = source, pieces, source.stamp
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only at the end of the file."""
         data = self._source.read(offset, length)
         if len(data) > len(self._pieces.get(offset, b"")):
             self._pieces[offset] = data
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return the number of bytes read."""
         length = self._source.read_into(offset, buffer)
         if length > len(self._pieces.get(offset, b"")):
             self._pieces[offset] = bytes(buffer[:length])
@@ -422,7 +420,9 @@ class Divided(NamedTuple):
 
 
 Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
-"""A function of a folder's path, relative to the tree's root, and the folder's entries."""
+"""A function that selects the entries for this process, given a folder's path relative to the tree's root and its
+entries.
+"""
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:

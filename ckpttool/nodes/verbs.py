@@ -159,7 +159,7 @@ def _made(
     root: str,
     read: Mapping[str, ShardReport] | None = None,
 ) -> tuple[PartWritten, bytes]:
-    """Read the local files; return the part, complete except for its path, and its content.
+    """Read the local files, and return the part, complete except for its path, together with its content.
 
     For unchanged files, the reports in `read` take precedence over their headers.
 
@@ -265,7 +265,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return this process's number, from 0, and how many processes share the work; None if it is not divided.
+    """Return this process's number, from 0, and how many processes share the work, or None if it is not divided.
 
     Raises:
         UsageError: The work must be divided on this machine, but the number of processes is unknown.

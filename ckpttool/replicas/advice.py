@@ -149,7 +149,7 @@ def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
 def heal_advice(
     point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
 ) -> HealAdvice | None:
-    """Return the benefit of healing a checkpoint; None if there is no benefit.
+    """Return the benefit of healing a checkpoint, or None if there is no benefit.
 
     Args:
         point: The choice if nothing is healed.

@@ -26,7 +26,7 @@ MOST_SHARDS = 16
 
 
 def document(healing: Healing) -> Document:
-    """`ckpttool/heal/1`: the shards that can be rebuilt, and their donors."""
+    """Return `ckpttool/heal/1`, the shards that can be rebuilt, and their donors."""
     return {
         "schema": "ckpttool/heal/1",
         "root": healing.root,

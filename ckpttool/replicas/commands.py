@@ -1,4 +1,4 @@
-"""`ckpttool repair shards`."""
+"""The command `ckpttool repair shards`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class SavedShards:
     name: str
     step: Step | None
     same_run: bool
-    """Whether the same start of the training wrote both; between two starts, ranks may change places."""
+    """Whether the same start of the training run wrote both checkpoints; between two starts, ranks may change places.
+    """
     shards: Mapping[Place, ShardReport]
     """Reports on the shards, of which every byte was read."""
 
@@ -55,7 +56,7 @@ class Target:
     """Path of the shard, whether or not the file exists."""
     is_missing: bool
     findings: tuple[Finding, ...]
-    """Its problems."""
+    """The problems of the shard."""
     sealed: Sealed | None = None
     """The sealed contents; None if there is no manifest."""
 
@@ -77,7 +78,7 @@ class Donor:
     witnesses: tuple[str, ...] = ()
     """The checkpoints that prove the copy, if checkpoints are the proof."""
     rest_agrees: bool = False
-    """Whether the intact part of the damaged file is also proof, because it changed as the donor's did."""
+    """Whether the intact part of the damaged file is also proof, because it changed in the same way as the donor's."""
     trust: Trust
     agrees: Rank | None = None
     """The rank with equal contents, if that rank is the evidence."""
@@ -89,10 +90,10 @@ class ShardHealing:
 
     target: Target
     tensor: str | None = None
-    """The one tensor that is replaced; None for the complete file."""
+    """The only tensor that is replaced; None for the complete file."""
     donor: Donor | None
     metadata: tuple[tuple[str, str], ...] | None = None
-    """The rebuilt header's text, in order; None if the format has none."""
+    """The text of the rebuilt header, in order; None if the format has no such text."""
     refusal: Finding | None = None
     """Why there is no donor, and the missing proof."""
 

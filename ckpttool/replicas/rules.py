@@ -398,7 +398,7 @@ class Evidence:
         self._record_checks: dict[tuple[ShardRole, str | None], _RecordCheck] = {}
 
     def digests_of(self, report: ShardReport) -> dict[str, bytes] | None:
-        """Return the digests of the tensors to rebuild; None if any digest is unknown."""
+        """Return the digests of the tensors to rebuild, or None if any digest is unknown."""
         if self.tensor is None:
             return _all_digests(report)
         by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
@@ -471,7 +471,7 @@ class Evidence:
     def _proof_by_record(
         self, target: Place, donor: Place, schema: str | None, tensors: Collection[str]
     ) -> CopyProof | str | None:
-        """Return the proof by the trainer's record, or the contradiction; None if the record lacks a tensor.
+        """Return the proof by the trainer's record, or the contradiction, or None if the record lacks a tensor.
 
         A record that was not written with the save proves nothing alone: another checkpoint of the run, or other copies
         in this one, must confirm it. A tensor that it does not cover is the same slice if all undamaged shards agree.
@@ -538,7 +538,7 @@ class Evidence:
     def _has_recorded_tensors(self, role: ShardRole, slices: Mapping[str, Mapping[Rank, int]]) -> bool:
         """Return whether every undamaged shard has the tensors that the record lists for its rank.
 
-        Not the states of another tensor: accumulators are never saved, and moments not always.
+        The states of another tensor are not required: accumulators are never saved, and moments not always.
         """
         states = {name for name in slices if any(name[at + 1 :] in slices for at in _dots(name))}
         by_ranks: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
@@ -588,7 +588,7 @@ class Evidence:
         return CopyProof(Proof.LEARNED, witnesses=tuple(saved.name for saved, _ in samples))
 
     def _past(self, saved: SavedShards, place: Place) -> _Past | None:
-        """Return the contents of a shard at another checkpoint; None if they are unknown or suspected."""
+        """Return the contents of a shard at another checkpoint, or None if they are unknown or suspected."""
         report = saved.shards.get(place)
         if report is None or not is_sound(report):
             return None
@@ -598,8 +598,8 @@ class Evidence:
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
         """Return whether exactly the ranks that were equal in a tensor at another checkpoint are equal now.
 
-        Between two starts of a training ranks may change places, and untrained tensors are equal by coincidence: both
-        are visible in the ranks that can still be compared.
+        Between two starts of a training run, ranks may change places, and untrained tensors are equal by coincidence.
+        Both are visible in the ranks that can still be compared.
         """
         key = saved.name, role, schema
         if key not in self._steady:
@@ -616,7 +616,7 @@ class Evidence:
         return self._steady[key]
 
     def _rest_agrees(self, target: Place, donor: ShardReport, donor_past: ShardReport) -> bool:
-        """Return whether the readable tensors of a damaged file changed as the donor's since another save of the run.
+        """Return whether a damaged file's readable tensors changed like the donor's since another save of the run.
 
         This is valid only if most ranks are undamaged: these then include ranks with another slice, which would show.
         """
@@ -652,7 +652,7 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _all_digests(report: ShardReport) -> dict[str, bytes] | None:
-    """Return the digests of all tensors; None if any digest is unknown."""
+    """Return the digests of all tensors, or None if any digest is unknown."""
     digests = report.tensor_digests
     return None if digests is None or len(digests) != report.tensors else digests.by_name
 

@@ -249,7 +249,6 @@ def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:
 
 
 def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> ShardHealing:
-    """Add the rebuilt file's header text."""
     if shard.donor is None or shard.tensor is not None:
         return shard
     samples = samples_for(checkpoint, tree.inventory.checkpoints)
@@ -258,7 +257,7 @@ def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> S
 
 
 def _trash(tree: Tree, healing: Healing) -> str | None:
-    """Return the folder in the trash for the replaced files; None if all of them are missing."""
+    """Return the folder in the trash for the replaced files, or None if all of them are missing."""
     if all(shard.target.is_missing for shard in healing.healable):
         return None
     taken = {folder.name for folder in in_trash(tree)}

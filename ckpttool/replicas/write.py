@@ -50,7 +50,7 @@ Piece = bytes | Extent
 
 
 class Rebuilding:
-    """Prepares all files, and moves them into place when all are ready."""
+    """A repair that first prepares all files, and then moves them into place."""
 
     def __init__(self, tree: Tree, healing: Healing, reports: Mapping[str, ShardReport]) -> None:
         """Store the plan, and the reports on the checkpoint's shards, by path."""
@@ -250,7 +250,7 @@ def _own_header(
     data_begin: int,
     metadata: tuple[tuple[str, str], ...] | None,
 ) -> bytes | None:
-    """Return the header of the damaged file, if it is correct; else None."""
+    """Return the header of the damaged file, or None if it is not correct."""
     if target.is_missing:
         return None
     with storage.open(target.path) as source:
@@ -286,8 +286,8 @@ PAGE_BYTES = 4096
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
     """Return a tensor in which a file with a damaged header differs from another file, using the latter's header.
 
-    None if nothing differs; if their lengths differ, because the data may then start at another offset; and if most
-    tensors differ: then the header is not the damage, and the file has other contents.
+    Return None if nothing differs, or if the lengths differ, because the data may then start at another offset. Also
+    return None if most tensors differ, because the file then has other contents, not only a damaged header.
 
     Raises:
         OSError: The disk did not answer.
@@ -318,7 +318,7 @@ def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
 def own_metadata(
     storage: Storage, target: Target, donor: Donor, same_run: Iterable[Checkpoint]
 ) -> tuple[tuple[str, str], ...] | None:
-    """Return the text of a header: the donor's, and the rank's own for pairs that differ between the ranks elsewhere.
+    """Return the text of a header: the donor's pairs, except for those that differ between the two ranks elsewhere.
 
     Args:
         storage: The tree.

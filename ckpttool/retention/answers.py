@@ -30,7 +30,7 @@ _LOOKED = {
 
 
 def document(pruning: Pruning) -> Document:
-    """`ckpttool/prune/1`, oldest checkpoint first."""
+    """Return `ckpttool/prune/1`, oldest checkpoint first."""
     plan, policy = pruning.plan, pruning.plan.policy
     return {
         "schema": "ckpttool/prune/1",
@@ -181,7 +181,7 @@ _MOST_NAMED = 3
 
 
 def _never_deleted(pruning: Pruning) -> list[Text]:
-    """Show the way to get rid of damaged checkpoints, if nothing else can be deleted."""
+    """Show how to remove damaged checkpoints, if nothing else can be deleted."""
     plan = pruning.plan
     damaged = [fate.checkpoint for fate in plan.fates if Why.NOT_WHOLE in fate.why]
     if plan.going or not plan.good or not damaged:

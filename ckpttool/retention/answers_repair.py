@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def document(repair: Repair) -> Document:
-    """`ckpttool/repair/1`: the records to correct, or already corrected."""
+    """Return `ckpttool/repair/1`, the records to correct, or already corrected."""
     return {
         "schema": "ckpttool/repair/1",
         "root": repair.root,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def document(trash: Trash) -> Document:
-    """`ckpttool/trash/1`, oldest first."""
+    """Return `ckpttool/trash/1`, oldest entry first."""
     return {
         "schema": "ckpttool/trash/1",
         "root": trash.root,

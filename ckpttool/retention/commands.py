@@ -1,4 +1,4 @@
-"""`ckpttool prune`."""
+"""The command `ckpttool prune`."""
 
 from __future__ import annotations
 

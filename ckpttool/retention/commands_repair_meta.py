@@ -1,4 +1,4 @@
-"""`ckpttool repair pointer`."""
+"""The command `ckpttool repair pointer`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from ckpttool.core.errors import IncompleteError, UsageError
 
 
 class Verifier(Protocol):
-    """Verifies checkpoints on request."""
+    """The checks of checkpoints that the rules request."""
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
         """Judge a checkpoint by headers and sizes."""
@@ -47,7 +47,7 @@ class Verifier(Protocol):
         ...
 
     def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
-        """Judge a checkpoint by headers as if only these other checkpoints existed."""
+        """Return whether a checkpoint is intact by its headers, as if only these other checkpoints existed."""
         ...
 
 
@@ -65,10 +65,10 @@ class _Candidate:
     is_intact: bool = False
     """Whether the headers show no problem."""
     stays: Why | None = None
-    """Why it stays, regardless of counts."""
+    """Why the checkpoint stays, regardless of counts."""
     because: str = ""
     good: bool = False
-    """Whether training could resume from it, as far as it was checked."""
+    """Whether a run could resume from the checkpoint, as far as it was checked."""
     strong: bool = False
     """Whether a checksum proves the checkpoint, or could prove it."""
     proven: bool = False

@@ -268,7 +268,7 @@ def _unread(path: str, error: OSError) -> IncompleteError:
 
 
 class _Verifier:
-    """Verifies checkpoints of one tree at the requested level."""
+    """The checks of one tree's checkpoints, at the requested level."""
 
     def __init__(self, tree: Tree, order: PruneOrder) -> None:
         self._tree = tree
@@ -278,7 +278,7 @@ class _Verifier:
         self._verdicts: dict[CheckpointKey, Verdict] = {}
         self._left: tuple[Inventory, Session] | None = None
         self._whole: dict[tuple[CheckpointKey, ...], bool] = {}
-        """Keyed by a checkpoint and the checkpoints with which it was compared."""
+        """Whether a checkpoint is intact, by the checkpoint and those with which it was compared."""
 
     def close(self) -> None:
         """Write results to the ledger, also after an interrupt."""

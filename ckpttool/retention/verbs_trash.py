@@ -141,7 +141,7 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
 
 
 def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> Finding:
-    """Return a finding, as a note if only ranks without files in this tree are missing."""
+    """Return a finding; make it a note if only ranks without files in this tree are missing."""
     if not is_of_absent(finding) or not finding.ranks or any(rank in present_ranks for rank in finding.ranks):
         return finding
     remedy = "if other machines have these ranks, restore theirs as well"
@@ -171,7 +171,7 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
 
 def _tree_of(question: TreeQuestion) -> Tree:
-    """Scan a tree, or the rest of it if all checkpoints are in the trash, when a restore is needed most."""
+    """Scan a tree or, if all of its checkpoints are in the trash, the rest of it. A restore is then needed most."""
     try:
         return complete_tree(question)
     except UnknownLayoutError:
@@ -188,7 +188,7 @@ class _TrashFolder(NamedTuple):
     listed: InTrash
     tree: Tree
     checkpoint: Checkpoint | None
-    """None if the folder does not have exactly one, or cannot be read completely."""
+    """The folder's checkpoint; None if the folder does not have exactly one, or cannot be read completely."""
     unread: Finding | None = None
     """A subfolder that cannot be listed, so that its contents are unknown."""
 

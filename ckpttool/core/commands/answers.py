@@ -1,4 +1,4 @@
-"""The common functions to show an answer and return the exit code of its command.
+"""Functions that show an answer and return the exit code of its command.
 
 The architecture page of the manual describes the parts of a command.
 """

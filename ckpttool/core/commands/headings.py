@@ -8,14 +8,14 @@ from typing import Any
 from ckpttool.core.commands.settings import variable_of
 
 OUTPUT = "Output"
-"""The heading for parameters that declare none."""
+"""The heading of parameters that declare no heading."""
 
 HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
 """The headings that many commands share, in the order of the help. Headings of a single command come next, `OUTPUT`
 last."""
 
 _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help")
-"""Options of every command, which help shows last."""
+"""Options of every command, shown last in the help."""
 
 _FIRST = (
     "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log", "--health-threshold",
@@ -75,19 +75,18 @@ def _place(param: Any) -> int:  # noqa: ANN401  as above
 
 
 def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
-    """Return every exit code of a command, or of a subcommand such as `trash list`, with the code's meaning there."""
+    """Return the exit codes of a command, or of a subcommand such as `trash list`, with their meanings."""
     exits = exits_of(ctx.command) or exits_of(ctx.parent.command)
     return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
 def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
-    """Return the argument of `exits` for a command; empty if the command shares the exit codes of its group."""
+    """Return the exit codes that a command declares with `exits`; empty if it shares those of its group."""
     meanings: Mapping[int, str] = getattr(command.callback, "exits", {})
     return meanings
 
 
 def _param_name(param: Any) -> str:  # noqa: ANN401  as above
-    """Return the key of a parameter."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     return str(next((opt for opt in param.opts if opt.startswith("--")), param.opts[0]))

@@ -24,7 +24,7 @@ _OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*
 _ALL = "ckpttool.help_all"
 
 _UNBROKEN = "\u2011"
-"""A hyphen at which no line ends."""
+"""The non-breaking hyphen."""
 
 _COLUMN = 28
 """Rightmost column for the start of descriptions; a longer option has its own line."""
@@ -36,7 +36,7 @@ _OTHERWISE = {
     "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colors off",
     "--output": "ckpttool launch --output writes a config",
 }
-"""Options that users guess but that do not exist, with the alternative."""
+"""Options that do not exist but that users guess, with the alternative."""
 
 
 class _Helped:
@@ -60,7 +60,7 @@ class _Helped:
         return [*params, self._help_all, option]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Write the help; no line ends at a hyphen, which would divide the name of an option."""
+        """Write the help without line breaks at hyphens, which would split the names of options."""
         write, write_text, write_dl = formatter.write, formatter.write_text, formatter.write_dl
         formatter.write = lambda text: write(text.replace(_UNBROKEN, "-"))
         formatter.write_text = lambda text: write_text(text.replace("-", _UNBROKEN))
@@ -177,7 +177,7 @@ class Group(_Helped, TyperGroup):
 
 
 def command_group(name: str, *, cls: type[Group] = Group) -> typer.Typer:
-    """Return a group to which commands are added with `command(cls=Command)`."""
+    """Return a group; commands are added to it with `command(cls=Command)`."""
     return typer.Typer(
         name=name,
         cls=cls,
@@ -230,7 +230,10 @@ def in_plain_words(error: typer.TyperException) -> str:
 
 
 def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
-    """Report a surplus argument, and how to name a checkpoint if it may be a name; otherwise use typer's message."""
+    """Describe a surplus argument, and suggest `--checkpoint` if it may be a name.
+
+    Return typer's message for other errors.
+    """
     extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
     if extra is None or fault.ctx is None:
         return str(fault.format_message())

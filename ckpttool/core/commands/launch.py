@@ -79,7 +79,7 @@ class JobOptions:
     dry_run: DryRun = False
 
     def order(self, base: str, output: str, view: View) -> LaunchOrder:
-        """Return these options as an order for the library."""
+        """Return these options as a `LaunchOrder`."""
         return LaunchOrder(
             base=base,
             output=output,

@@ -109,7 +109,7 @@ class Format(str, Enum):
 
 
 def finite(value: float | None) -> float | None:
-    """Reject `nan`, for which every comparison is false, and `inf`: the callback of every numeric option.
+    """Reject `inf` and `nan`, for which every comparison is false. This is the callback of every numeric option.
 
     Raises:
         BadParameter: The value is not a number.
@@ -162,7 +162,7 @@ class ReadOptions:
 
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result without writing anything.")]
-"""The option for commands that write without --apply."""
+"""The `--dry-run` option of commands that write without --apply."""
 
 
 OF_A_TREE = {
@@ -332,7 +332,7 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
 
 
 def _as_typed(kind: Any, default: Any) -> tuple[Any, Any, Callable[[Any], Any] | None]:  # noqa: ANN401  as above
-    """Return typer's type and default for a field, and the conversion to the field's type, None if none is needed."""
+    """Return typer's type and default for a field, and the conversion to the field's type if one is needed."""
     kinds = _kinds(kind)
     for each in kinds:
         if get_args(each)[1:] == (...,):  # typer knows lists
@@ -356,7 +356,6 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401  as above
 
 
 def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
-    """Return typer's declaration."""
     completion = None
     parser: Callable[[str], Any] | None = None
     text = option.help.replace(LAYOUTS, ", ".join(LAYOUT_NAMES)).replace(WITHOUT_BATCH_SIZE, "MindFormers 1.2")
@@ -414,7 +413,6 @@ def _only_one(option: str, names: list[str]) -> str:
 
 
 def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Add a metavar to an option that has none."""
     kind, info = get_args(parameter.annotation)
     kinds = get_args(kind) or (kind,)
     if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:

@@ -28,7 +28,10 @@ _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 class Ending:
-    """The state of the output at the end, so that a script that requested JSON always receives a document."""
+    """The state of the output of a command line.
+
+    It ensures that a script that requested JSON always receives a document.
+    """
 
     result_begun = False
     error: str | None = None
@@ -53,7 +56,7 @@ def taken() -> Iterator[list[Answered]]:
 
 
 def is_taken() -> bool:
-    """Return whether a caller in Python takes the answers, so that nothing is printed."""
+    """Return whether a caller in Python receives the answers, in which case nothing is printed."""
     return _TAKEN.get() is not None
 
 
@@ -98,7 +101,7 @@ def result(*pieces: str) -> None:
 
 
 def table(renderable: RenderableType) -> None:
-    """Write a result that is laid out for people; markup in names is printed as plain text."""
+    """Write a result that is laid out for people; markup in names is printed literally."""
     from ckpttool.core.render.text import Summary
 
     width = _width()
@@ -150,7 +153,7 @@ def page(markdown: str) -> None:
 
 
 def _has_pager() -> bool:
-    """Return whether the pager exists: output to a missing pager is lost."""
+    """Return whether the pager is installed; output to a missing pager would be lost."""
     from shutil import which
 
     words = (os.environ.get("MANPAGER") or os.environ.get("PAGER") or "").split()
@@ -159,9 +162,10 @@ def _has_pager() -> bool:
 
 
 def _width() -> int | None:
-    """Return the width for a result; None if rich takes the width from the terminal or the environment.
+    """Return the width for a result, or None if rich takes it from the terminal or the environment.
 
-    Elsewhere lines are not wrapped: `grep` needs complete lines, and rich would use the width of stdin.
+    If stdout is not a terminal, lines are not wrapped: `grep` needs complete lines, and rich would use the width of
+    stdin.
     """
     from ckpttool.core.render.text import UNLIMITED
 
@@ -172,12 +176,10 @@ def _width() -> int | None:
 
 
 def _is_terminal() -> bool:
-    """Return whether stdout is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _is_coloured() -> bool:
-    """Return whether rich may colour the result."""
     return _is_terminal() or not _COLOUR_ANYWHERE.isdisjoint(os.environ)
 
 
@@ -197,7 +199,7 @@ def note(message: str) -> None:
 
 
 def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
-    """Report the tree that is read, if it differs from the requested path; with more details in verbose mode."""
+    """Report which tree is read if it differs from the requested path. `more` has the details of verbose mode."""
     if quiet:
         return
     if place is not None:
@@ -226,7 +228,7 @@ def error(message: str) -> None:
 
 
 def _coloured() -> bool:
-    """Return whether stderr is a terminal with colours, and the user wants them."""
+    """Return whether stderr is a terminal that supports colours and the user has not disabled them."""
     return _shows_colours() and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -248,7 +250,7 @@ def _say(text: str) -> None:
 
 
 def _write(stream: TextIO | None, *pieces: str) -> None:
-    """Write and flush, so that errors occur here; None is a stream that was closed before the start."""
+    """Write and flush, so that errors occur here. `stream` is None if it was closed before the start."""
     if stream is None or is_taken():
         return
     try:
@@ -264,7 +266,7 @@ def _write(stream: TextIO | None, *pieces: str) -> None:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Discard pending output: a buffer keeps failed data, and fails again at exit."""
+    """Discard pending output. Otherwise the buffer keeps the data and fails again at exit."""
     with suppress(OSError, ValueError):  # a stream in memory has no file descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -284,7 +286,7 @@ def _write_all(stream: TextIO, pieces: Iterable[str]) -> None:
 
 
 def _chunks(pieces: Iterable[str]) -> Iterator[str]:
-    """Join small pieces and split large ones."""
+    """Join small pieces and split large ones into chunks."""
     waiting: list[str] = []
     length = 0
     for piece in pieces:

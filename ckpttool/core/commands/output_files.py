@@ -28,7 +28,7 @@ _FIRST_LINE = ByteCount(1 << 20)
 
 
 def assert_folder(path: str, *, option: str) -> None:
-    """Reject a target whose folder does not exist: a typing error, not a disk error.
+    """Reject a target whose folder does not exist, which is probably a typing error.
 
     Raises:
         UsageError: The folder does not exist.
@@ -67,7 +67,7 @@ def assert_outside(path: str, root: str | None, *, option: str) -> None:
 
 
 def root_of(tree: TreeQuestion) -> str | None:
-    """Return the folder that is read; None if the folder does not exist, which the report then shows."""
+    """Return the folder that is read, or None if it does not exist, which the report then shows."""
     try:
         located = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: none of them is changed
@@ -78,7 +78,7 @@ def root_of(tree: TreeQuestion) -> str | None:
 
 
 def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
-    """Return a function that judges a file by its complete text; a file larger than any report is rejected."""
+    """Return a function that judges a file by its full text and rejects a file larger than any report."""
 
     def is_ours(source: ByteSource) -> bool:
         size = source.stamp.size
@@ -103,7 +103,7 @@ def lies_under(path: str, root: str) -> bool:
 
 
 def same_file(first: str, second: str) -> bool:
-    """Return whether two paths are the same file, which need not exist yet."""
+    """Return whether two paths refer to the same file, even if it does not exist yet."""
     try:
         return Path(first).samefile(second)
     except OSError:
@@ -118,7 +118,7 @@ def _resolved(path: str) -> Path:
 
 
 def _is_ours(target: Path, is_ours: Callable[[ByteSource], bool]) -> bool:
-    """Return whether a file begins with a line of ckpttool; an empty file may always be replaced."""
+    """Return whether ckpttool wrote a file, or the file is empty and may always be replaced."""
     if target.is_symlink():
         return False
     try:

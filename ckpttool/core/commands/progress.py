@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.meter import Meter
 
 PATIENCE_SECONDS = 1.0
-"""Shorter work needs no bar."""
+"""Seconds after which a bar is shown; shorter work needs none."""
 REFRESH_SECONDS = 0.2
 """Seconds between two updates of the bar."""
 HEARTBEAT_SECONDS = 30.0
-"""Seconds between two lines if there is no terminal, so that a working job does not seem to hang."""
+"""Seconds between two lines if there is no terminal, so that a long job does not seem to hang."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def watched(*, quiet: bool) -> Iterator[None]:
         quiet: Show nothing except the message on an interrupt.
 
     Raises:
-        KeyboardInterrupt: As raised, with the work done so far.
+        KeyboardInterrupt: The user interrupted the work; the message has the work done so far.
     """
     from ckpttool.core.verbs import verifying  # a scan does not verify anything
     from ckpttool.core.verify.meter import Meter
@@ -74,7 +74,7 @@ def _until_now(meter: Meter) -> str:
 
 
 def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
-    """Print a line every half minute."""
+    """Print a progress line every `HEARTBEAT_SECONDS`."""
     began = time.monotonic()
     while not wait(HEARTBEAT_SECONDS):
         if not meter.shards_total:

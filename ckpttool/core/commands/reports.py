@@ -1,4 +1,4 @@
-"""Go or no-go in the requested formats: for people, scripts and CI services."""
+"""Output of go or no-go in the requested formats: for people, scripts and CI services."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class ReportOptions:
     allow: Allow = None
 
     def allowed(self) -> tuple[Row, ...]:
-        """Return `codes` of the `--allow` options."""
+        """Return the findings that `--allow` accepts."""
         return codes(self.allow)
 
     def existing(self, *configs: str | None, advice: str = "give the training config") -> list[str]:
-        """Return the named files; a missing file is an error, unless a machine-readable report will show it.
+        """Return the named files. A missing file is an error, unless a machine-readable report will show it.
 
         Raises:
             UsageError: A file does not exist, and only a table was requested.

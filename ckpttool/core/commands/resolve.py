@@ -69,7 +69,7 @@ class SimulateOptions:
     version: SimulateMindFormers = None
 
     def simulation(self, answer: Answer) -> Simulation | None:
-        """Simulate the start with the library, if requested.
+        """Simulate the start of the selected trainer, or return None if no simulation was requested.
 
         Raises:
             UsageError: Both options are set, the trainer is unknown, or the tree belongs to another trainer.

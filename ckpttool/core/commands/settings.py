@@ -20,8 +20,10 @@ KEYS: dict[str, tuple[tuple[type, ...], str]] = {
     "grace": ((str, int, float), 'a time such as "5m", or seconds'),
     "world-size": ((int,), "a whole number"),
 }
-"""Key in the file -> the types of its value, and their description. The variable is named after the key:
-CKPTTOOL_DIR."""
+"""Key in the file -> the types of its value, and their description.
+
+Each variable is named after its key: CKPTTOOL_DIR.
+"""
 
 _KEY_OF = {
     "path": "dir",
@@ -39,13 +41,13 @@ _WITHOUT = frozenset({"explain", "guide", "schema"})
 
 
 def variable_of(param: str, command: str) -> str | None:
-    """Return the environment variable of a command's parameter; None if it has no variable."""
+    """Return the environment variable of a command's parameter, or None if it has no variable."""
     key = None if command in _WITHOUT else _KEY_OF.get(param)
     return None if key is None else f"CKPTTOOL_{key.upper().replace('-', '_')}"
 
 
 class Settings(dict[str, Any]):
-    """Gives typer each value that the command line lacks, and records its source.
+    """A `default_map` that gives typer each value missing from the command line, and records its source.
 
     Each value is looked up only when typer requests it: `--help` needs none of them.
     """

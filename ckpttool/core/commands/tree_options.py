@@ -281,7 +281,7 @@ class _Ours:
             self._thread = None
 
     def write(self, text: str) -> int:
-        """Write, or pretend to."""
+        """Write the text if this thread may; otherwise drop it and return its length."""
         return self._stream.write(text) if threading.get_ident() == self._thread else len(text)
 
     def __getattr__(self, name: str) -> object:

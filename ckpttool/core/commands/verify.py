@@ -106,7 +106,7 @@ class CheckOptions:
     ] = False
 
     def question(self, *, trees: int) -> CheckQuestion:
-        """Make the library's question for this number of trees.
+        """Return these options as the library's question about this number of trees.
 
         Raises:
             UsageError: The value of an option is invalid.
@@ -148,7 +148,7 @@ _DEAR_BYTES = 1 << 40
 
 
 def part_of(day: int, parts: int) -> int:
-    """Return the number of a day's subset, from 1; all subsets are used, however many days lie between two runs.
+    """Return the number of a day's subset, counted from 1. Runs at any regular interval use all subsets in turn.
 
     The remainder of the day number would always select the same one of 7 parts for a weekly run. The digit sum in
     base `parts` does not: along every arithmetic progression, all remainders are equally frequent (Gelfond, 1968), and

@@ -1,4 +1,4 @@
-"""Texts that the answers of all commands that change a tree have in common."""
+"""Texts shared by the answers of all commands that change a tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File names are untrusted text, which must not move the cursor, change a colour or reverse the line."""
+"""Escaping of file names: untrusted text must not move the cursor, change a colour or reverse the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manual's pages, which are Markdown in the package and readable on a node without a network."""
+"""The pages of the manual: Markdown files in the package, readable on a node without a network."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def topics() -> tuple[str, ...]:
 
 
 def place_of(topic: str) -> Place | None:
-    """Return the place of a topic; None if the manual has no page for it."""
+    """Return the place of a topic, or None if the manual has no page for it."""
     return Place(topic) if topic in pages() else _places().get(topic)
 
 
 def page_of(topic: str) -> str | None:
-    """Return the name of the page about a topic; None if there is no such page."""
+    """Return the name of the page about a topic, or None if there is no such page."""
     place = place_of(topic)
     return None if place is None else place.page
 
 
 def page(topic: str) -> str | None:
-    """Return the Markdown of the page or section about a topic; None if there is no such topic."""
+    """Return the Markdown of the page or section about a topic, or None if there is no such topic."""
     place = place_of(topic)
     if place is None:
         return None

@@ -1,4 +1,4 @@
-"""The JSON that scripts read, which is versioned and stable, with the same bytes for the same answer."""
+"""The JSON that scripts read: versioned, stable, and with the same bytes for the same answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_read(document: Document) -> Any:  # noqa: ANN401  what a script gets
 
 
 class EncodedList(Sequence[Document]):
-    """A list with one member per rank, which encodes itself without a document for each."""
+    """A list with one member per rank that encodes itself without a document for each member."""
 
     def encoded(self, line: str) -> str:
         """Encode all members, on lines with this indent."""
@@ -37,7 +37,7 @@ _LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
-    """Encode a document as `dumps` does, as separate pieces, so that ten thousand ranks are not in memory twice."""
+    """Encode a document as `dumps` does, in separate pieces, so that the text is not in memory twice for many ranks."""
     return list(_encode(document, "\n"))
 
 
@@ -127,7 +127,7 @@ def one_line(value: Document) -> str | None:
 
 
 def parts_document(given: PartsGiven | None) -> dict[str, Document]:
-    """Encode the parts that an answer rests on; empty if this machine read the tree."""
+    """Encode the parts on which an answer is based; empty if this machine read the tree itself."""
     if given is None:
         return {}
     record: Document = {

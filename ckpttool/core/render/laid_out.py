@@ -1,4 +1,4 @@
-"""A page of the manual on a terminal; the only part of the manual that imports rich."""
+"""The display of a manual page on a terminal. No other part of the manual imports rich."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ class _Page(Markdown):
 
 
 def laid_out(markdown: str) -> Markdown:
-    """Return the page as drawn by rich."""
+    """Return the page as a rich renderable."""
     markdown = _PICTURE.sub(r"(Picture \2: \1)", markdown)
     return _Page(_HEADING.sub(r"\1)", _HERE.sub(r"\1", markdown)), hyperlinks=False)

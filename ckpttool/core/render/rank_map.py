@@ -1,4 +1,4 @@
-"""Map of the state of each rank or file in each save; a column that represents several shows the worst state."""
+"""A map of the state of each rank or file in each save. A column that represents several shows the worst state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Row:
     spans: tuple[Span, ...]
     """Ascending; empty if nothing is expected."""
     summary: str
-    """The whole row in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
+    """A description of the row: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ def table_of(name: str) -> str:
 
 
 def _documents(names: Iterable[str]) -> Iterator[str]:
-    """Give every document a heading and a table, followed by the parts that the documents refer to."""
+    """Yield a heading and a table for each document, followed by the parts to which the documents refer."""
     parts: dict[str, Schema] = {}
     for name in names:
         schema: Any = schemas.schema(name)

@@ -1,4 +1,4 @@
-"""Words that bash parses back as intended, even if a script passes them to `eval` unquoted."""
+"""Quoting of words so that bash parses them as intended, even if a script passes them to `eval` unquoted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def quote_for_eval(argument: str) -> str:
 
 
 def join(arguments: Iterable[str]) -> str:
-    """Join these words to a command line."""
+    """Join words into a command line."""
     return " ".join(map(quote, arguments))
 
 
 def join_for_eval(arguments: Iterable[str]) -> str:
-    """Join these words to a command line for an unquoted `eval`."""
+    """Join words into a command line for an unquoted `eval`."""
     return " ".join(map(quote_for_eval, arguments))
 
 

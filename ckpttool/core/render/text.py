@@ -49,7 +49,7 @@ class Indented:
     """Indented content; `Padding` would crop it."""
 
     def __init__(self, renderable: RenderableType, by: int = 2) -> None:
-        """Store the content, and the number of columns."""
+        """Store the content, and the number of columns by which it is indented."""
         self._renderable = renderable
         self._by = by
 
@@ -155,7 +155,7 @@ def _unbroken(part: RenderableType) -> RenderableType:
 
 
 _GAP = 2
-"""Blanks between two columns."""
+"""Spaces between two columns."""
 
 _HEADER_STYLE = "dim"
 
@@ -174,7 +174,7 @@ class Table:
     """
 
     def __init__(self, *, gap: int = _GAP) -> None:
-        """Store the number of blanks between two columns."""
+        """Store the number of spaces between two columns."""
         self._gap = gap
         self._columns: list[_Column] = []
 
@@ -234,9 +234,10 @@ class Columns:
     """A table that drops the least important columns on a narrow terminal, and names the dropped columns."""
 
     def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
-        """Store the rows, and each column's header and its priority if space is short; priority 0 is never dropped.
+        """Store the rows, and the header and priority of each column.
 
-        A header that begins with a blank is for a column of numbers, which is right-aligned.
+        If space is short, columns are dropped by priority; priority 0 is never dropped. A header that begins with a
+        space marks a column of numbers, which is right-aligned.
         """
         self._headers = headers
         self._rows = rows

@@ -36,7 +36,10 @@ class Value:
     """`scalar`, `alias`, `mapping` or `list`."""
     start: int
     end: int
-    """Characters in the text, end exclusive. The end of a list or mapping in block style is not reliable."""
+    """Positions of characters in the text, end exclusive.
+
+    The end of a list or mapping in block style is not reliable.
+    """
     anchor: str | None
     mapping: Mapping | None = None
 
@@ -48,13 +51,13 @@ class Mapping:
     flow: bool
     start: int
     end: int = -1
-    """After the closing brace, in flow style."""
+    """The position after the closing brace, in flow style."""
     entries: dict[str, tuple[int, Value]] = field(default_factory=dict)
     """Key -> the start of the key, and its value."""
 
 
 class Editor:
-    """Collects edits of one text, and applies them together."""
+    """Edits of one text, which are collected and then applied together."""
 
     def __init__(self, text: str) -> None:
         """Find the keys of a text that `yaml.safe_load` reads as a mapping."""
@@ -186,7 +189,7 @@ def _uses(node: yaml.Node | None) -> Iterator[int]:
 
 
 def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: str) -> tuple[int, int] | None:
-    """Return the position of a key's value, if the value is used only there."""
+    """Return the start and end of a key's value, or None if the value is not used only there."""
     import yaml
 
     for part in key:
@@ -205,7 +208,7 @@ def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: st
 
 
 class _Reader:
-    """Builds the top two levels of mappings from events; deeper levels are skipped."""
+    """A reader that builds the top two levels of mappings from events, and skips deeper levels."""
 
     def __init__(self, events: list[yaml.Event]) -> None:
         self._events = iter(events)

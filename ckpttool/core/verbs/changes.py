@@ -1,4 +1,4 @@
-"""Common steps of every change of a tree: one at a time, with no writer active, and no change since the plan."""
+"""Steps shared by all changes of a tree: only one change at a time, no active writer, no difference from the plan."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
 
 def not_moved(tree: Tree, config: RunConfig | None = None) -> dict[CheckpointKey, str]:
-    """Return why saves must not be moved: the layout forbids it, the trainer will do it, or a link points to them.
+    """Return the saves that must not be moved: the layout forbids it, the trainer will do it, or a link points to them.
 
     Other saves may still be moved: by the layout's contract, the files of a save belong to no other save.
 
@@ -168,7 +168,7 @@ def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
 
 
 def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
-    """Report that other machines may have files of a checkpoint intact here, so that no change may rely on it."""
+    """Report that a checkpoint intact here may lack files on other machines, so that no change may rely on it."""
     jobs = jobs_of(os.environ)
     if not jobs:
         return []  # there is no evidence of other machines
@@ -235,7 +235,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
 
 
 def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
-    """Report files that cannot be written: a link, not a regular file, or in a linked folder; a file may be missing.
+    """Report files that cannot be written: links, files that are not regular, and files in linked folders.
 
     Raises:
         IncompleteError: A folder no longer exists.
@@ -256,7 +256,7 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
 
 
 def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
-    """Check the disk for obstacles, and report each once."""
+    """Return one finding per distinct blocker. The disk is checked while `blockers` is read."""
     try:
         messages = dict.fromkeys(blockers)
     except OSError as error:

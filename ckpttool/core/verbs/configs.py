@@ -1,4 +1,4 @@
-"""Reads training configs alone, and checks them by every rule about configs."""
+"""Read training configs, without checkpoints, and check them by every rule about configs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
 def read_or_check(
     path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True
 ) -> BaseConfig | Check:
-    """Read the base config like `usable_config`, but return a check if the config cannot be used."""
+    """Read the base config as `read_base` does, but return a check if the config cannot be used."""
     try:
         return read_base(path, allowed, devices=devices, starts=starts)
     except CkptToolError as error:
@@ -203,7 +203,10 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
 
 
 def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
-    """Make a check of the error that makes a config unusable; leave out a remedy that is to correct the config."""
+    """Return a check with the error that makes a config unusable.
+
+    `remedy` is None if the remedy is to correct the config.
+    """
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

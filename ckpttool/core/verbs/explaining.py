@@ -91,7 +91,7 @@ def explain(code: str | None = None, *, meanings: Callable[[ExitCode], Mapping[s
 
 
 def _no_code(code_text: str) -> UsageError:
-    """Report the codes that contain a word."""
+    """Return the error for an unknown code, with the codes that contain the word."""
     part = [code for code in texts.codes() if code_text.lower() in code.split("-")][:3]
     return unknown_word("finding", code_text, texts.codes(), "`ckpttool explain` lists all codes", part)
 

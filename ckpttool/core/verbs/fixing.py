@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
-    """Correct the settings that have one right value; comments, order and every other byte stay.
+    """Correct the settings that have one right value, without changing comments, order or any other byte.
 
     Args:
         answer: The answer of `lint_config`; its files are read again.

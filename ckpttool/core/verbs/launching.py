@@ -96,7 +96,7 @@ def fragment(
     strict: bool = False,
     node: Node | None = None,
 ) -> Fragment:
-    """Show the settings that make a trainer resume from the answer of `resolve`, if its configs are not edited.
+    """Return the settings to resume from the answer of `resolve`, for a trainer whose configs are not edited.
 
     Args:
         question: The tree.
@@ -143,7 +143,7 @@ def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Row, ...]) -> t
 
 
 def _is_already(path: str, content: bytes) -> bool:
-    """Return whether a file already has this content; writing it again would replace the older content in `.bak`."""
+    """Return whether a file already has this content. Writing it again would replace the older content in `.bak`."""
     try:
         folder, name = os.path.split(path)
         with open_storage(folder or ".").open(name) as source:
@@ -154,9 +154,9 @@ def _is_already(path: str, content: bytes) -> bool:
 
 
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
-    """Return the number of devices that each node starts; with a wrong number, all nodes would wait for a missing rank.
+    """Return the job, with the number of devices that each node starts, or None if the number is unknown.
 
-    Return None if the number is unknown; a finding then says so.
+    With a wrong number, all nodes would wait for a missing rank. A finding reports an unknown number.
     """
     devices = order.devices_per_node
     if devices is None:

@@ -1,4 +1,7 @@
-"""One answer before a launch, from resolve, verify, health, lint, the launch and the disk. Writes nothing."""
+"""The go or no-go answer before a launch, from resolve, verify, health, lint, the launch and the disk.
+
+Writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def _stopped(name: str, error: CkptToolError) -> Check:
 
 
 _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
-"""The need on each disk, least free space first, or why it is unknown; None if there is no save as a reference."""
+"""The need on each disk, least free space first, or why it is unknown; None if there is no save for an estimate."""
 
 
 class Context(NamedTuple):
@@ -115,7 +118,7 @@ class Context(NamedTuple):
     """The save that a start would load; None if no checkpoint was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
-        """Make a check from findings; accepted findings become notes, and paths are made openable."""
+        """Return a check with these findings; accepted findings become notes, and paths become openable."""
         paths = self._given()
         allowed = judge.allow(findings, self.question.allowed)
         reasons = tuple(Reason(finding=finding, file=self._file(finding.path, paths)) for finding in allowed)
@@ -222,7 +225,7 @@ Rule: TypeAlias = Callable[[Context], Iterator[Check]]
 
 CHECKS: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _start, _disk)
 WITHOUT_START: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _disk)
-"""Each rule makes its check once and does not remove those of other rules."""
+"""The rules for all checks except the start. Each rule makes its check once and does not remove the others."""
 
 
 def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
@@ -238,7 +241,7 @@ def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
 
 
 def _by_hand(question: PreflightQuestion, config: BaseConfig | None, answer: Answer, disk: Disk) -> Context:
-    """Collect the facts about a start for which `launch` writes no config: the user sets the checkpoint to load."""
+    """Collect the facts about a start without a config of `launch`, if the user sets the checkpoint to load."""
     decision = answer.decision
     plan = decision if isinstance(decision, ResumePlan) else None
     run = None if config is None else config.run
@@ -288,7 +291,7 @@ class Judged:
     """The launch config, or why it was not made; None if no checkpoint was chosen."""
 
     def launch_config(self) -> LaunchConfig | None:
-        """Return the launch config; None if a finding prevents the launch.
+        """Return the launch config, or None if a finding prevents the launch.
 
         Raises:
             CkptToolError: No config can be made, although the user accepts that the base config disagrees.
@@ -391,7 +394,7 @@ def _launch_summary(plan: ResumePlan, config: RunConfig, edited: LaunchConfig) -
 
 
 def _skipped(check: Check) -> Check:
-    """Skip a check that needs a plan, unless it has findings anyway."""
+    """Mark a check that needs a plan as skipped, unless it has findings."""
     return check if check.reasons else replace(check, skipped=True)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 TRUSTED_SECONDS = 3600.0
-"""Time for which an unchanged verified file is not read again, so that an interrupted run continues."""
+"""Seconds for which a verified, unchanged file is not read again, so that an interrupted run continues quickly."""
 
 
 _NO_SKIP = "no setting skips these batches: to skip them, remove them from the data set"
@@ -55,7 +55,7 @@ answer."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Resolution):
-    """The decision of `resolve`, and the tree that the decision is about."""
+    """The decision of `resolve`, and the tree to which it applies."""
 
     tree: Tree
     question: TreeQuestion
@@ -74,14 +74,14 @@ class PassedOver(NamedTuple):
 
 
 PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
-"""Returns all rejections with a feature's remedies, and the feature's additional findings."""
+"""A rule of a feature that returns all rejections with its remedies, and its additional findings."""
 
 
 class LogEvidence(Protocol):
     """Findings from training logs about the checkpoints of a tree."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
-        """Choose with the evidence of the logs, and advise how to avoid a spike, if requested.
+        """Choose with the evidence of the logs and, if requested, advise how to avoid a spike.
 
         Args:
             pick: Chooses from a tree whose checkpoints carry the reasons against them.
@@ -98,7 +98,7 @@ class LogEvidence(Protocol):
 
 
 class ReadsLogs(Protocol):
-    """Reads the logs to be used as evidence."""
+    """A function that reads the logs to be used as evidence."""
 
     def __call__(
         self, inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
@@ -263,7 +263,7 @@ Rule: TypeAlias = Callable[[Context], tuple[Finding, ...]]
 
 CHOSEN: tuple[Rule, ...] = (_logs, _recorded_health, _lost_work, _of_decision, _of_tree, _rebuilt, _of_features)
 NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
-"""Each rule adds its findings once and does not remove those of other rules."""
+"""The rules if no checkpoint was chosen. Each rule adds its findings once and does not remove those of other rules."""
 
 
 def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
@@ -279,7 +279,7 @@ def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Find
 
 
 def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:
-    """Return why checkpoints cannot be loaded, according to the layout.
+    """Return the checkpoints that the layout cannot load, with the reasons.
 
     Raises:
         UnknownLayoutError: The layout refuses all checkpoints.
@@ -301,7 +301,7 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:
-    """Add the time of the save and the duration of the lost steps: from the log, or otherwise from file times."""
+    """Add the time of the save and the duration of the lost steps, from the log or, failing that, from file times."""
     stamps = [report.stamp for report in reports if report.stamp is not None]
     times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
     point = replace(point, saved_ns=max(times, default=None))
@@ -393,7 +393,7 @@ def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
-    """Select only the checkpoint of the requested shard; add the checkpoint that the config saves."""
+    """Restrict the choice to the checkpoint of the requested shard, and add the file prefix of the config."""
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
@@ -404,7 +404,7 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
 
 
 def _plan(tree: Tree, point: ResumePoint, advice: SpikeAdvice | StopAdvice | None) -> ResumePlan:
-    """Plan a start, before its trainer's effects are added."""
+    """Return the plan for a start, without the effects of its trainer."""
     checkpoint = point.checkpoint
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
@@ -518,7 +518,10 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
 
 
 def own_start(answer: Answer) -> tuple[Session, OwnStart]:
-    """Return the result of a start in the tree; the caller closes the session, which checks the tree's saves."""
+    """Return a session and the facts for a simulated start in the tree.
+
+    The session checks the tree's saves; the caller must close it.
+    """
     from ckpttool.trainers.abilities import OwnStart
 
     tree, question = answer.tree, answer.question

@@ -23,7 +23,7 @@ DAMAGED = "damaged"
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:
-    """Return the file that stores the results about a tree; None if there is no cache folder."""
+    """Return the file that stores the results about a tree, or None if there is no cache folder."""
     from ckpttool.core.records.ledger import ledger_place
     from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
 

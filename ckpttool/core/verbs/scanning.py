@@ -51,7 +51,7 @@ Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
 
 
 def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
-    """Return the question; for a bare path, `sizes` decides whether shard sizes are collected."""
+    """Return the question about a tree. For a bare path, `sizes` decides whether shard sizes are collected."""
     if isinstance(where, TreeQuestion):
         return where
     return TreeQuestion(path=None if where is None else os.fspath(where), sizes=sizes)
@@ -63,7 +63,7 @@ def tree_of(tree: Tree | Where) -> Tree:
 
 
 class ThisMachine:
-    """The tree is read by this machine, without records of other machines."""
+    """A tree that this machine reads itself, without records of other machines."""
 
     is_here = True
 
@@ -140,7 +140,7 @@ class ThisMachine:
         return {(): size}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return no names, because this machine does not need any."""
+        """Return no names, because a single machine needs none."""
         return {}
 
 
@@ -171,7 +171,7 @@ class Tree(Listing):
 
     @property
     def is_in_folder(self) -> bool:
-        """Return whether the tree is in a folder, on this machine or on others, and not in an object store."""
+        """Whether the tree is in a folder, on this machine or on others, and not in an object store."""
         return is_local(self.inventory.root)
 
     def from_the_top(self, path: str) -> str:
@@ -194,7 +194,7 @@ class Tree(Listing):
             return replace(checkpoint, findings=(*checkpoint.findings, withheld))
 
     def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return the slices of each rank according to the training run's records; None if they cannot be read."""
+        """Return the slices of each rank according to the training run's records, or None if they cannot be read."""
         try:
             return self.layout.slices(self.storage, checkpoint)
         except OSError:
@@ -213,7 +213,7 @@ class Tree(Listing):
         return with_peer_remedies(findings, checkpoint, self.inventory.root, self.has_peers)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
-        """Return the location of a checkpoint's seal; None if its layout does not support seals."""
+        """Return the location of a checkpoint's seal, or None if its layout does not support seals."""
         return seal_place_of(self.layout, checkpoint)
 
 
@@ -359,7 +359,7 @@ def interrupted(storage: Storage) -> tuple[Finding, ...]:
 
 @contextmanager
 def looking_at(root: str) -> Iterator[None]:
-    """Turn a file that a layout or a trainer cannot read into an error with its path.
+    """Turn the error of a file that a layout or a trainer cannot read into one that names the file.
 
     Most layouts and trainers report a finding and handle the other files; this function covers the remaining errors.
 
@@ -403,7 +403,7 @@ def surroundings(
 
 
 def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
-    """Report that other machines may have more files of the newest checkpoint, which is judged by the files here."""
+    """Add a note that other machines may have more files of the newest checkpoint than this machine."""
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or not tree.machines.is_here:
         return tree  # there is no evidence of other machines
@@ -475,7 +475,7 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
 
 
 def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
-    """Return each checkpoint's name in the trainer's health file; None if the file does not list the checkpoint."""
+    """Return each checkpoint's name in the trainer's health file, or None if the file does not list the checkpoint."""
     names = map(layout.recorded_name, inventory.checkpoints)
     return tuple(None if isinstance(name, Refusal) else name for name in names)
 
@@ -507,7 +507,7 @@ def _health_folders(root: str) -> tuple[str, str]:
 
 
 def health_file_near(root: str, name: str) -> str | None:
-    """Return the health file that `scan` reads for the checkpoints in a folder; None if there is no health file.
+    """Return the health file that `scan` reads for the checkpoints in a folder, or None if there is no health file.
 
     Raises:
         IncompleteError: It is unknown whether the file exists, so that writing might create a second one.

@@ -32,7 +32,10 @@ from ckpttool.core.write.reserve import keep_reserve
 from ckpttool.trainers.base import Refusal
 
 TO_SEAL = CheckQuestion(level=Level.CHECKSUM, hashes=True)
-"""The scope of a check for sealing: all bytes, compared with copies, which other saves identify if necessary."""
+"""The check before sealing: all bytes, compared with copies.
+
+If necessary, other saves show which tensors are copies.
+"""
 
 PATIENCE_SECONDS = 30.0
 """Seconds to wait for another process that seals. Under the lock, only the manifest is read and written."""
@@ -230,7 +233,7 @@ def _sealed_as_addition(
 
 @contextmanager
 def no_other_sealer(root: str) -> Iterator[None]:
-    """Take the lock for sealing: one per tree, so that no lock file is in a checkpoint's own folder."""
+    """Take the tree's lock for sealing, which is outside the checkpoints' own folders."""
     with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
         yield
 
@@ -249,7 +252,7 @@ def not_sealed(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[
 
 
 def writable_target(root: str, path: str) -> str:
-    """Return the full path, and make sure that the target's folder is really in the tree."""
+    """Return the full path of a target. Raise `UnsafeError` if a link leads its folder out of the tree."""
     # Always needed for the lock.
     ensure_folder(f"{root}/{OWN_FOLDER}")
     target = Path(root, path)

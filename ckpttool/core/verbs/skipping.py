@@ -56,14 +56,14 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 
 def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
-    """Return a skip as its trainer's setting; if the trainer is unknown, as that of the first trainer that has one."""
+    """Return a skip as its trainer's setting or, if the trainer is unknown, that of the first trainer with one."""
     if trainer is not None:
         return None if trainer.words is None else trainer.words.skip(skip)
     return next(filter(None, (phrasing.skip(skip) for phrasing in phrasings())), None)
 
 
 def _counted_by_trainer(plan: ResumePlan, position: GoesOn, samples: int, data: DataQuestion) -> SkipAnswer:
-    """Return the answer for a trainer that itself skips the samples of a save, however many batches these are."""
+    """Return the answer for a trainer that skips the samples of a save itself, whatever the number of batches."""
     recorded = plan.point.checkpoint.scalars.global_batch_size
     new = data.new_global_batch or recorded or data.old_global_batch
     if new is None:

@@ -23,7 +23,7 @@ _OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
 
 
 def judged_start(answer: Answer) -> JudgedStart | None:
-    """Return the judged start with the config of the question; None if no checkpoint was chosen."""
+    """Return the judged start with the config of the question, or None if no checkpoint was chosen."""
     plan, trainer = answer.decision, answer.tree.trainer
     if not isinstance(plan, ResumePlan):
         return None
@@ -36,7 +36,7 @@ def judged_start(answer: Answer) -> JudgedStart | None:
 
 
 def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedStart | None]:
-    """Return the judged start with a config to be written, and the question for it."""
+    """Return the answer with a config to be written as its question's config, and the judged start with that config."""
     answer = replace(answer, question=replace(answer.question, config=written))
     start = judged_start(answer)
     return answer, None if start is None else replace(start, lead=LAUNCHED)

@@ -91,7 +91,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def watched(meter: Meter) -> Iterator[None]:
-    """Count the bytes read by verbs that are called in this block; the meter is not part of a question."""
+    """Count the bytes that verbs read in this block. The meter is not part of a question."""
     token = _METER.set(meter)
     try:
         yield
@@ -139,7 +139,7 @@ def on_ray(address: str | None = None) -> Iterator[None]:
 
 
 def joined() -> RayCluster | None:
-    """Return the cluster that reads; None if this process reads."""
+    """Return the cluster that reads, or None if this process reads."""
     return _CLUSTER.get()
 
 
@@ -163,7 +163,7 @@ def counted(
         tasks: The tasks.
         work: The function that runs a task.
         engine: Returns the engine.
-        of: Returns the number of shards of a task.
+        of: Number of shards that each task reports.
     """
     meter = _METER.get()
     if meter is None:
@@ -228,7 +228,10 @@ def _records(tree: Tree) -> SaveRecords:
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
-    """Return the checkpoints whose reports may wait for their turn; reports with statistics take too much memory."""
+    """Return the checkpoints that are read in any case, so that their reports may stay in memory until needed.
+
+    Reports with statistics take too much memory.
+    """
     if question.level is not Level.CHECKSUM or question.name is None:
         return frozenset()
     return frozenset(checkpoint.key for checkpoint in chosen(tree, question.name))
@@ -271,13 +274,12 @@ def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
 
 
 class _Counted:
-    """Tasks that run elsewhere; a meter counts each task when it returns."""
+    """An engine whose tasks run elsewhere; a meter counts each task when it returns."""
 
     def __init__(self, engine: Engine, meter: Meter | None) -> None:
         self._engine, self._meter = engine, meter
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, as they return."""
         for observed in self._engine.run(tasks):
             if self._meter is not None:
                 self._meter.done(observed.task)
@@ -285,7 +287,7 @@ class _Counted:
 
 
 def cores() -> int:
-    """Count the cores that this process may use; macOS shows only their total number."""
+    """Return the number of cores that this process may use; on macOS, the total number."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -397,7 +399,7 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
 
 
 def _requests(tasks: Sequence[CheckTask]) -> int:
-    """Count one request for a header, and one for the remaining range of a shard or of a part of it."""
+    """Count one request per header, and one for the remaining bytes of a shard or a part."""
     return sum(1 + (task.cost > HEADER_COST) for task in tasks)
 
 

@@ -1,4 +1,4 @@
-"""Check of one task, which returns one observation. A damaged shard is reported; it never causes an exception."""
+"""The check of one task, which returns one observation. A damaged shard is reported and never raises an exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRIES = 2
 
 
 class CompareShard(Protocol):
-    """Work on an open file: a check, a probe, or a comparison."""
+    """A function for an open file: a check, a probe, or a comparison."""
 
     def __call__(
         self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None

@@ -58,7 +58,7 @@ class SeenShards(NamedTuple):
 
     reports: Sequence[ShardReport]
     seals: Mapping[str, ShardSeal]
-    """Records of the checkpoint's manifest, by path."""
+    """The records in the checkpoint's manifest, by path."""
     sealed: Collection[str]
     """Paths of the shards that match a seal that proves their content."""
     healed: Collection[str]
@@ -82,11 +82,11 @@ class CopyComparison(NamedTuple):
     """Path of a file that differs here and at every later checkpoint -> the first such checkpoint; None for this
     checkpoint."""
     is_open: bool = False
-    """Whether another checkpoint may show more."""
+    """Whether another checkpoint may provide more evidence."""
 
 
 class Copies(Protocol):
-    """Compares the copies in the checkpoints of one tree, one checkpoint after the other."""
+    """A comparison of the copies in the checkpoints of one tree, one checkpoint after the other."""
 
     ahead: dict[CheckpointKey, list[ShardReport]]
     """Reports of checkpoints that were read before their own turn."""
@@ -113,11 +113,11 @@ class Copies(Protocol):
 
 
 CopiesBegun: TypeAlias = "Callable[[Neighbours, Reading], Copies]"
-"""Receives the checkpoints of a tree, and the functions that read them."""
+"""A function that starts a comparison, given the checkpoints of a tree and the functions that read them."""
 
 
 def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
-    """Return the comparison of copies in a tree; None if no feature provides one."""
+    """Return the comparison of copies in a tree, or None if no feature provides one."""
     begun: CopiesBegun | None = first_imported(lambda feature: feature.copies)
     return None if begun is None else begun(neighbours, reading)
 

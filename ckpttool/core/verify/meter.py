@@ -12,7 +12,7 @@ from ckpttool.core.verify.observation import Observation
 
 
 class Work(Protocol):
-    """Runs one task, and reports the number of bytes after each block of content."""
+    """A function that runs one task, and reports the number of bytes after each block of content."""
 
     def __call__(self, task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
         """Check one shard, or a part of it."""
@@ -20,10 +20,9 @@ class Work(Protocol):
 
 
 class Meter:
-    """Counts the bytes and the shards of all checks that use it."""
+    """A counter of the bytes and shards of all checks that use it."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.bytes_done = 0
         """Bytes that no longer need to be read, with a fixed cost for a shard's header."""
         self.shards_done = 0
@@ -46,7 +45,7 @@ class Meter:
         return max(self._planned_shards, self._expected[1])
 
     def expect(self, *, nbytes: int, shards: int) -> None:
-        """Add the total amount, if it is known in advance."""
+        """Set the total amount, if it is known in advance."""
         self._expected = (nbytes, shards)
 
     def begin(self, shards: int) -> None:
@@ -93,10 +92,10 @@ class Meter:
 
 
 class Pace(Meter):
-    """Limits the read rate."""
+    """A meter that also limits the read rate."""
 
     def __init__(self, rate: int | None) -> None:
-        """Set the average rate in bytes per second from now on; None for no limit."""
+        """Store the maximum average rate in bytes per second, measured from now; None for no limit."""
         super().__init__()
         self._rate = rate
         self._began = time.monotonic()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Added(Protocol):
-    """Results that a feature's own check of a shard adds, as a frozen value so that it can be sent."""
+    """Results that a feature's own check of a shard adds: a frozen value that can be sent to another process."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -31,9 +31,9 @@ class Observation:
     report: ShardReport
     """The contents of the header or, if the file could not be read, only the reason."""
     header: Header | None = None
-    """None if no content was read, so that the entries are not needed."""
+    """The header; None if no content was read, because its entries are not needed then."""
     records: ZipDirectory | None = None
-    """The same as `header`, for a file that torch wrote."""
+    """The zip directory of a file that torch wrote, under the same condition as `header`."""
     content: PassResult | None = None
     """The results for the task's bytes; None if only the header was to be read, or the header is damaged."""
     added: Added | None = None
@@ -45,10 +45,10 @@ class Observation:
 
 
 class Engine(Protocol):
-    """Runs check tasks."""
+    """An engine that runs check tasks."""
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, in any order, as they finish."""
+        """Yield one observation per task, in any order."""
         ...
 
 

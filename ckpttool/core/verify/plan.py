@@ -1,4 +1,4 @@
-"""Plan of a check: one task per shard (several for a big shard), with its cost, before anything is read."""
+"""The plan of a check: tasks with their costs, one per shard or several for a big shard. Nothing is read for it."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
 
 
 def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Compare the name with the content."""
+    """Compare the checkpoint's name with the content of its files."""
     findings = []
     for report in reports:
         if report.role is not ShardRole.FULL:

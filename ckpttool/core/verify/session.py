@@ -74,11 +74,11 @@ class Scope:
     digests: bool = False
     """Whether to also hash every complete file, in addition to all comparisons."""
     memory: Memory | None = None
-    """Returns results for files that were verified before and have not changed since."""
+    """Results for files that were verified before and have not changed since."""
     proofs: Proofs | None = None
-    """Stores the damage found, so that a later check of headers does not pass the file."""
+    """The store for the damage found, so that a later check of headers does not pass the file."""
     meter: Meter | None = None
-    """Measures the progress."""
+    """The meter for the progress."""
     requested: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, if known, so that reading one of them earlier costs nothing."""
     reads_other: bool = True
@@ -118,7 +118,7 @@ memory."""
 
 
 class Session:
-    """Verifies checkpoints of one tree."""
+    """The verification of checkpoints of one tree."""
 
     def __init__(
         self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
@@ -278,7 +278,7 @@ class Session:
         return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
 
     def _outside_subset(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
-        """Check headers and sizes of the shards outside the subset, because the newest may wait a week for its turn."""
+        """Check headers and sizes of the shards outside the subset, which may not include the newest for a week."""
         if self._scope.bucket is None:
             return ()
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
@@ -296,7 +296,7 @@ class Session:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
     def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
-        """Read some of another checkpoint's shards; None for all shards in scope."""
+        """Read some of another checkpoint's shards, or all shards in scope if `places` is None."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = {} if self._scope.hashes else self._seals(checkpoint).by_path
@@ -347,7 +347,7 @@ class Session:
                 self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _hidden_damage(self, checkpoint: Checkpoint, report: ShardReport) -> tuple[Finding, ...]:
-        """Return the damage in a file that was read completely, if its header alone would pass."""
+        """Return the damage in a completely read file, if its header alone would pass."""
         grave = tuple(
             finding
             for finding in report.findings
@@ -415,7 +415,7 @@ class Session:
         *,
         reported: Collection[str],
     ) -> list[Finding]:
-        """Compare with siblings; if siblings contradict a shard, compare again with only the reliable ones."""
+        """Compare with siblings. If siblings contradict a shard, compare again with only the reliable siblings."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
         findings = compare_in_turn(reports, self._nearest(checkpoint, reports), reported, is_complete=is_complete)
         if not any(blocking(findings)):

@@ -15,7 +15,7 @@ class FileToMove(NamedTuple):
 
     path: str
     stamp: FileStamp | None
-    """None if the file or folder may not be moved."""
+    """The stamp of the file or folder; None if it must not be moved."""
     blocker: str | None = None
     """Why the file or folder may not be moved."""
 
@@ -76,7 +76,7 @@ def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
 
 
 def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
-    """Name the records that must not be written: replacing a link or a folder destroys its target.
+    """Yield the reasons not to write records. Replacing a link or a folder would destroy its target.
 
     Args:
         root: The tree.

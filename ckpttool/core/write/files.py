@@ -16,8 +16,9 @@ from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, Usag
 _COPY_CHUNK = 1 << 20
 """Bytes per read when copying a backup."""
 _TEMPORARY_TRIES = 16
-"""Maximum number of name collisions: 64 random bits never collide by chance, so after this many the file system's
-answers must be false."""
+"""Maximum number of tries to find a free name. 64 random bits never collide by chance, so after this many collisions
+the file system's answers must be false.
+"""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 """Errors of file systems without hard links (FAT, many FUSE mounts), and of kernels that forbid a link."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
@@ -114,7 +115,7 @@ def open_to_append(path: str) -> int:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Return whether a file is a regular file with one name, because only such a file may be written."""
+    """Return whether a file is a regular file with one name; only such a file may be written."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
 
 
@@ -218,7 +219,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
 
 
 def close(folder_fd: int) -> None:
-    """Close a folder, which was only read, so that errors do not matter."""
+    """Close a folder. It was only read, so errors do not matter."""
     with suppress(OSError):
         os.close(folder_fd)
 
@@ -242,7 +243,7 @@ def _failed(path: str, error: OSError) -> WriteFailedError:
 
 
 def _give_name(folder_fd: int, temporary: str, path: str, name: str, *, overwrite: bool) -> None:
-    """Do the rename that completes the write."""
+    """Rename the temporary file, which completes the write."""
     if overwrite:
         os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     else:
@@ -318,7 +319,7 @@ def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
 
 
 def _keep(folder_fd: int, name: str, retained: str) -> None:
-    """Make `retained` the current file of `name`; neither name is missing at any moment."""
+    """Make `retained` a second name of the file `name`. Neither name is missing at any moment."""
     temporary = f".ckpttool-{secrets.token_hex(8)}.tmp"
     try:
         os.link(name, temporary, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
@@ -371,7 +372,6 @@ def _claim_without_links(folder_fd: int, temporary: str, path: str, name: str) -
 
 
 def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock classes of a library imported lazily
-    """Acquire the lock and return it."""
     # Takes 48 ms, which a command that writes nothing must not pay.
     import filelock
 

@@ -1,4 +1,4 @@
-"""Writes a file of any size durably, and hashes it at the same time, to detect later changes on the disk."""
+"""Write a file of any size durably, and hash it at the same time, to detect later changes on the disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Streamed:
 
 
 class FileDigest:
-    """Digests a complete file from consecutive blocks, in the form of a seal."""
+    """The digests of a complete file, computed from consecutive blocks, in the form of a seal."""
 
     __slots__ = ("_chunk", "_chunks", "_size", "_whole")
 
@@ -58,7 +58,7 @@ class FileDigest:
             block = block[len(part) :]
 
     def streamed(self) -> Streamed:
-        """Return the digests of the data fed."""
+        """Return the digests of the data so far."""
         last = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
         digest = self._whole.hexdigest()
         chunks = (*self._chunks, *last)

@@ -1,4 +1,4 @@
-"""Parse result of a detector's configuration string."""
+"""The parse result of a detector's configuration string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: AsdAnswer) -> Document:
-    """`ckpttool/asd/1`: the parse result of a configuration string."""
+    """Return `ckpttool/asd/1`, the parse result of a configuration string."""
     config = answer.check.config
     return {
         "schema": "ckpttool/asd/1",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: CalibrationAnswer) -> Document:
-    """`ckpttool/calibration/1`: thresholds that fit a run."""
+    """Return `ckpttool/calibration/1`, the thresholds that fit a run."""
     calibration: Calibration = answer.calibration
     return {
         "schema": "ckpttool/calibration/1",

@@ -40,7 +40,7 @@ class Mark:
 
     step: Step
     healthy: bool | None
-    """None if unknown."""
+    """Whether the checkpoint is healthy; None if unknown."""
 
 
 def norm_chart(  # noqa: PLR0913 (what can be in a chart)

@@ -1,4 +1,4 @@
-"""The health of every checkpoint: the table, and the curve on which the table rests."""
+"""The health of every checkpoint: the table, and the curve on which it is based."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN_LOGS = 2
 
 
 def document(answer: HealthAnswer) -> Document:
-    """`ckpttool/health/1`: every checkpoint's health, oldest first."""
+    """Return `ckpttool/health/1`, every checkpoint's health, oldest first."""
     weights = {(weight.name, weight.step): weight for weight in answer.weights}
     return {
         "schema": "ckpttool/health/1",

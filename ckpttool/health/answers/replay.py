@@ -36,7 +36,7 @@ _TOLD_AS_NOTES = frozenset({EventKind.UNDECIDED, EventKind.RESTART})
 
 
 def document(answer: ReplayAnswer) -> Document:
-    """`ckpttool/replay/1`, which `resolve --spikes-from` reads."""
+    """Return `ckpttool/replay/1`, which `resolve --spikes-from` reads."""
     result = answer.result
     document: dict[str, Document] = {
         "schema": SCHEMA,
@@ -91,7 +91,7 @@ def _time(time: LocalTime | None) -> str | None:
 
 
 def table(answer: ReplayAnswer) -> RenderableType:
-    """Show what the policy decided, what that cost, and which checkpoints it affects."""
+    """Show the decisions of the policy, their cost, and the affected checkpoints."""
     result = answer.result
     parts: list[RenderableType] = [*_headlines(result), line(_settings(answer), style="dim")]
     if result.steps_seen:

@@ -56,7 +56,7 @@ def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdD
 
 
 def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
-    """Return the settings that this configuration string puts into effect, switched on.
+    """Return the settings that a configuration string puts into effect, with detection enabled.
 
     Raises:
         UsageError: The real parser would stop the training because of this string.

@@ -49,7 +49,7 @@ _LOGGED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeaturePolicy:
-    """Abnormal values, cooldown, strikes and checksum runs, as in one of three implementations.
+    """A policy with the abnormal values, cooldown, strikes and checksum runs of one of three implementations.
 
     Source:
         torch_npu 7.1 and later, MindSpore 2.7.1 and later: the value test is the same in both. A trainer's monitor only
@@ -157,7 +157,7 @@ class ValueTest:
         return abnormal
 
     def limit(self) -> float | None:
-        """Return the root of the smallest abnormal value; None if no single value would be abnormal.
+        """Return the root of the smallest abnormal value, or None if no single value would be abnormal.
 
         In the warm-up, only non-finite values are abnormal. After a high value, values of about that height are normal.
         """
@@ -194,7 +194,7 @@ class ValueTest:
 
 @dataclass(slots=True, kw_only=True)
 class FeatureWatch(Watch):
-    """The values of every parameter on every rank, the strikes of every rank, and the checksum that all ranks share."""
+    """The values of every parameter on every rank, the strikes of every rank, and the checksum of all ranks."""
 
     policy: FeaturePolicy
     histories: dict[tuple[Rank | None, str], ValueTest] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from ckpttool.health.model.events import EventKind, HealthEvent
 
 @dataclass(slots=True, kw_only=True)
 class StrikeBook:
-    """Counts abnormal values by rank, and tracks when checksums run."""
+    """The counts of abnormal values by rank, and the times at which checksums run."""
 
     dialect: AsdDialect
     config: AsdConfig
@@ -75,6 +75,6 @@ class StrikeBook:
 
 
 def saved_rank(record: JsonObject) -> Rank | None:
-    """Return the rank of an entry; None if it is unknown."""
+    """Return the rank of an entry, or None if it is unknown."""
     rank = get_optional_int(record, "rank")
     return None if rank is None else Rank(rank)

@@ -108,7 +108,7 @@ class _Remembered:
 
 @dataclass(slots=True, kw_only=True)
 class _ByHistory:
-    """torch_npu 7.1 and later.
+    """The rule of torch_npu 7.1 and later.
 
     Source:
         Runs of the real code. Suppressed values stay in the history, but do not count. The newest counted value takes
@@ -185,7 +185,7 @@ class _ByHistory:
 
 @dataclass(slots=True, kw_only=True)
 class _ByWindow:
-    """MindSpore 2.7.1 and later.
+    """The rule of MindSpore 2.7.1 and later.
 
     Source:
         The code. Old events are dropped only while there are more than a strike-out needs, so with exactly as many the
@@ -225,7 +225,10 @@ class _ByWindow:
 
 @dataclass(slots=True, kw_only=True)
 class _BySteps:
-    """A monitor of the device's log, without a cooldown: the values of one step count once, and expiry is strict."""
+    """The rule of a monitor that reads the device's log.
+
+    It has no cooldown, counts the values of one step once, and its expiry is strict.
+    """
 
     config: AsdConfig
     errors: deque[Abnormal] = field(default_factory=deque)
@@ -327,7 +330,7 @@ class ChecksumClock:
         self.started, self.stops, self.waiting = (None if time is None else LocalTime(time) for time in times)
 
     def running(self, now: LocalTime) -> bool:
-        """Whether a run is active."""
+        """Return whether a run is active."""
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:

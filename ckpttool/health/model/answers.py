@@ -59,7 +59,7 @@ class HealthAnswer(Answered):
     newest: HealthJudgement | None
     """Health of the newest checkpoint on the last lineage of the training run."""
     reading: LogReading | None
-    """None if there is no log."""
+    """The logs that were read; None if there is no log."""
     points: tuple[tuple[Step, float], ...]
     """Embedding local norm (sum of squares) at each step that shows one."""
     weights: tuple[WeightNumbers, ...]
@@ -92,9 +92,9 @@ class ReplayAnswer(Answered):
     reading: LogReading
     timeline: HealthTimeline
     marks: tuple[CheckpointMark, ...] | None
-    """None if no tree was given."""
+    """The position of each checkpoint on the timeline; None if no tree was given."""
     advice: SpikeAdvice | StopAdvice | None
-    """None if not requested."""
+    """Advice on the spike or the stop; None if not requested."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -148,7 +148,7 @@ class AsdAnswer(Answered):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return every trap in the string or, if training would not start, the reason and the notes."""
+        """Every trap in the string or, if training would not start, the reason and the notes."""
         error = self.check.error
         if error is None:
             return self.check.findings

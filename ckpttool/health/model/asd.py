@@ -30,7 +30,7 @@ class AsdConfig:
     upper_thresh2: int = 100
     """Multiple of the debiased mean up to which a value enters the mean."""
     grad_sample_interval: int = 3
-    """Interval between checked parameters: every N-th one is checked."""
+    """Interval between checked parameters: every N-th parameter is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class AsdEvent:
     """Time on the machine's own clock, in whole seconds."""
     rank: Rank | None = None
     name: str = ""
-    """The parameter."""
+    """Name of the parameter."""
     value: float | None = None
     backward: int | None = None
     """Number of backward passes for this parameter, counting each micro-batch."""

@@ -62,7 +62,7 @@ class HealthEvent:
 
     kind: EventKind
     message: str
-    """One sentence."""
+    """A description, in one sentence."""
     step: Step | None = None
     time: LocalTime | None = None
     rank: Rank | None = None
@@ -101,7 +101,7 @@ class JudgedSteps:
     """Why no earlier step could be judged, as a clause."""
 
     def objection(self, step: Step | None) -> str | None:
-        """Return why a step is unknown, as a clause; None if the policy judged it."""
+        """Return why a step is unknown, as a clause, or None if the policy judged it."""
         if self.first is None or self.last is None:
             return self.why
         if step is None:
@@ -133,7 +133,7 @@ class ReplayResult:
     notes: tuple[str, ...]
     """Sentences that qualify the numbers."""
     judged: JudgedSteps | None = None
-    """None if the policy judged the events of a detector instead of steps."""
+    """The judged steps; None if the policy judged the events of a detector instead of steps."""
 
 
 class SuspectKind(str, Enum):
@@ -150,19 +150,22 @@ class SuspectInterval:
 
     kind: SuspectKind
     reason: str
-    """One sentence."""
+    """The reason, in one sentence."""
     first_step: Step | None = None
     recovered_step: Step | None = None
     """First healthy step after the part; None if no step is healthy, or if the part is defined by time."""
     first_time: LocalTime | None = None
-    """Open-ended: the effect of a faulty unit stays in the weights."""
+    """Start of the part, if it is defined by time.
+
+    Such a part has no end: the effect of a faulty unit stays in the weights.
+    """
     rank: Rank | None = None
     peak: float | None = None
     """Largest finite norm."""
 
 
 def union(spans: Sequence[JudgedSteps]) -> JudgedSteps | None:
-    """Return the steps that any of several replays judged; None if there is no replay."""
+    """Return the steps that any of several replays judged, or None if there is no replay."""
     if not spans:
         return None
     firsts = [span.first for span in spans if span.first is not None]
@@ -176,7 +179,7 @@ class HealthTimeline:
 
     intervals: tuple[SuspectInterval, ...]
     judged: JudgedSteps | None = None
-    """None if stretches are given by time, or come from a record without the judged steps."""
+    """The judged steps; None if stretches are given by time, or come from a record without the judged steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +192,7 @@ class SavedCheckpoint:
     time: LocalTime | None = None
     """Time of the save."""
     recorded: Health = Health.UNKNOWN
-    """The health in any record, which is a mark inside the checkpoint or the health file."""
+    """The health in a record: a mark inside the checkpoint, or the health file."""
     prefix: str = ""
     """Prefix of the checkpoint's file names, which distinguishes training runs that share a folder."""
     run: int | None = None
@@ -210,18 +213,18 @@ class MarkState(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMark:
-    """A checkpoint, compared with the timeline."""
+    """The position of a checkpoint on the timeline, with the reason."""
 
     name: str
     step: Step | None
     state: MarkState
     reason: str
-    """One sentence."""
+    """The reason, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthJudgement:
-    """One checkpoint, judged by its embedding norm."""
+    """The judgement of one checkpoint, by its embedding norm."""
 
     name: str
     step: Step | None
@@ -239,12 +242,12 @@ class HealthJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
-    """All checkpoints, judged."""
+    """The judgements of all checkpoints."""
 
     threshold: float | None
     """Embedding local norm (sum of squares) from which a checkpoint is unhealthy."""
     judgements: tuple[HealthJudgement, ...]
-    """In the order of the checkpoints."""
+    """One judgement per checkpoint, in the order of the checkpoints."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
     """Newest healthy checkpoint on the run's current lineage; None if no checkpoint is healthy, or if not requested."""

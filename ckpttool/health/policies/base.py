@@ -31,7 +31,7 @@ class Watch(Protocol):
         return ()
 
     def limit(self) -> float | None:
-        """Return the smallest norm, exactly, that would be detected at the next step; None if it is unknown.
+        """Return the smallest norm, exactly, that would be detected at the next step, or None if it is unknown.
 
         A warm-up has no limit, nor does a rule that cannot detect anything. Non-finite values may still be detected.
         """
@@ -99,7 +99,6 @@ class Coverage:
     """The steps of a log that a policy judged."""
 
     def __init__(self, policy: Policy) -> None:
-        """Start before the first step."""
         self._policy = policy
         self._first: Step | None = None
         self._last: Step | None = None
@@ -159,7 +158,7 @@ def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | N
 
 
 def least_noticed(noticed: Callable[[float], bool]) -> float | None:
-    """Return the smallest norm that is detected; None if even the largest norm is not.
+    """Return the smallest norm that is detected, or None if even the largest norm is not.
 
     Args:
         noticed: Returns false below some norm, and true from that norm on.

@@ -15,7 +15,7 @@ from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlmoPolicy:
-    """Apply an update only if loss and norm are at most a number of standard deviations above the window's mean.
+    """A policy that skips an update whose loss or norm is too many standard deviations above the window's mean.
 
     Source:
         OLMo-core's SkipStepOptimizer. Its weaknesses are kept: one NaN in the window prevents every update until it has

@@ -25,7 +25,7 @@ _REFRESH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustZPolicy:
-    """Detect a norm whose logarithm is far above the median of recent normal norms.
+    """A policy that detects a norm whose logarithm is far above the median of recent normal norms.
 
     Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
     a non-finite norm is always a spike; and `level_shift` consecutive spikes are a new level, so the rule cannot block

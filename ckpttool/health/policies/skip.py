@@ -16,7 +16,7 @@ from ckpttool.health.policies.base import PolicySettings, Watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipPolicy:
-    """Drop an update whose norm is at or above the threshold, and stop at the N-th such update in a row.
+    """A policy that drops an update whose norm reaches the threshold, and stops at the N-th such update in a row.
 
     Source:
         The trainer's own code (see its folder for the versions). The wrapper applies an update if nothing
@@ -106,7 +106,6 @@ class _InARow(Watch):
         self.last = step
 
     def _judge(self, row: StepMetrics) -> Iterator[HealthEvent]:
-        """Judge one step."""
         norm = row.global_norm
         if norm is None:
             yield from self._unseen(row.step, row.step)

@@ -17,7 +17,7 @@ _EPSILON = 1e-6  # keeps a constant norm from dividing by zero; part of the publ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZClipPolicy:
-    """Scale down a norm whose z-score is above the limit, and add only the scaled norm to the average.
+    """A policy that scales down a norm with a z-score above the limit, and averages only the scaled norm.
 
     Source:
         The published ZClip with its defaults. Its weakness is kept: one NaN makes the mean NaN, and nothing is detected

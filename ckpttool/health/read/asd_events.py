@@ -186,7 +186,7 @@ def _rank(values: JsonObject) -> Rank | None:
 
 
 def _text(values: JsonObject, key: str) -> str:
-    """Return an optional text, escaped for a terminal because the file is untrusted."""
+    """Return an optional text, or an empty text if it is not printable, because the file is untrusted."""
     value = values.get(key)
     return value if isinstance(value, str) and value.isprintable() else ""
 

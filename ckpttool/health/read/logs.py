@@ -74,7 +74,7 @@ class LogPass:
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
     def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training run; empty if not requested; None if the logs go back too often."""
+        """Return each start of the training run; empty if not requested, or None if the logs go back too often."""
         return () if self._merging is None else self._merging.log().attempts
 
     def _steps_of(self, name: str) -> Iterator[LogItem]:
@@ -101,7 +101,7 @@ class LogPass:
             self._problems.append(problem)
 
     def reading(self) -> LogReading:
-        """Return the reading so far."""
+        """Return the logs read so far, without their metrics."""
         return LogReading(
             sources=self.names,
             steps=self._steps,

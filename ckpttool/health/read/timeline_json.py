@@ -54,7 +54,7 @@ def is_replay(head: bytes) -> bool:
 
 
 def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
-    """Return the timeline of a replay that was saved.
+    """Return the timeline of a saved replay.
 
     Args:
         data: The complete file.

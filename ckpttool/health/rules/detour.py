@@ -109,7 +109,7 @@ def _skipped(stop: Stop) -> str:
 
 
 def skipped_at_end(rows: Sequence[StepMetrics]) -> int:
-    """Count the steps at the end of a log that the training skipped because of their norm, not an overflow."""
+    """Count the steps at the end of a log that the run skipped because of their norm, not because of an overflow."""
     number = 0
     for row in reversed(rows):
         if not row.skipped or row.overflow:
@@ -159,7 +159,7 @@ def spike_to_pass(
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
-    """Return the last spike of the timeline, or the spike nearest to a step; None if there is no spike."""
+    """Return the last spike of the timeline, or the spike nearest to a step, or None if there is no spike."""
     spikes = [
         Spike(onset=interval.first_step, end=interval.recovered_step)
         for interval in line.intervals
@@ -361,7 +361,7 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
 
 
 def without_spikes(inventory: Inventory) -> Inventory:
-    """Reject no checkpoint because of a spike: after a stop, the skipped steps have changed no weight."""
+    """Remove the objections to checkpoints saved in a spike: after a stop, the skipped steps have changed no weight."""
 
     def cleared(checkpoint: Checkpoint) -> Checkpoint:
         retained = tuple(finding for finding in checkpoint.findings if finding.code is not HealthCode.SAVED_IN_SPIKE)

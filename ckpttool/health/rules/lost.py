@@ -30,7 +30,7 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
 
 
 def pace_of(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the seconds per step, from the first line with a time to the last; None if unknown."""
+    """Return the seconds per step, from the first line with a time to the last, or None if unknown."""
     timed = [(row.step, time) for row in rows if (time := local_time_of(row.time)) is not None]
     if len(timed) < 2 or timed[-1][1] <= timed[0][1]:  # noqa: PLR2004  a stretch has two ends
         return None

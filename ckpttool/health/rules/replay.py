@@ -50,7 +50,6 @@ class Trace:
     """The facts to keep about steps: their numbers, and the samples consumed."""
 
     def __init__(self) -> None:
-        """Begin before the first step."""
         self.steps: array[int] | list[int] = array("q")
         self._losses = array("d")  # by step; NaN if the step shows no value
         self.skipped: set[Step] = set()
@@ -63,7 +62,7 @@ class Trace:
         self._counted: StepMetrics | None = None  # the last row that shows the samples consumed
 
     def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
-        """Yield the steps unchanged."""
+        """Yield the steps unchanged, and record the facts about them."""
         last: Step | None = None
         for row in metrics:
             if last is not None and row.step > last + 1:
@@ -161,7 +160,7 @@ def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | Non
 
 
 def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
-    """Group neighbouring steps."""
+    """Group neighbouring steps with lost updates."""
     spans: list[SkippedSpan] = []
     for step, norm in lost:
         peak = norm if norm is not None and math.isfinite(norm) else None

@@ -39,7 +39,7 @@ class LoggedStep:
     """The logs' entries for a checkpoint's step at the time of the save."""
 
     row: StepMetrics | None
-    """None if the logs have no entry, or it is unknown which of several starts saved the checkpoint."""
+    """The entry; None if the logs have none, or it is unknown which of several starts saved the checkpoint."""
     embedding_local_norm: float | None = None
     """Value at the last applied update, because a dropped update does not change the weights."""
     is_doubtful: bool = False
@@ -104,8 +104,8 @@ def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics
     """Return the steps that led to the weights of an attempt: its own steps, and the steps that it continued from.
 
     With a larger batch size, a start may begin at a lower step than the save that it continued from, although its
-    samples continue. The steps before it are then renumbered to end right before it: the attempt's own keep their
-    numbers.
+    samples continue. The steps before it are then renumbered to end right before it: the attempt's own steps keep
+    their numbers.
 
     Returns:
         The steps, ascending; and the last step after which a start began at a lower step, or None if no start did.
@@ -145,7 +145,7 @@ def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
 
 
 def batch_of(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the samples per step between the first two entries that show the samples; None if there are no two."""
+    """Return the samples per step between the first two entries that show the samples, or None if fewer than two do."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     (step, samples), (later, more) = next(counted, (0, 0)), next(counted, (0, 0))
     return (more - samples) / (later - step) if later else None
@@ -163,7 +163,7 @@ def _home(save: SavedCheckpoint, spans: Sequence[_Span], by_save: dict[tuple[str
 
 
 def _stride(attempt: LogAttempt) -> int | None:
-    """Return the logging interval of an attempt in steps; None if it shows only one."""
+    """Return the logging interval of an attempt in steps, or None if it shows only one."""
     head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
     return min((later - step for step, later in pairwise(head)), default=None)
 
@@ -187,7 +187,7 @@ class _Span:
         return self.attempt.last
 
     def holds(self, steps: Sequence[Step]) -> int:
-        """Return how many ascending saves of a run have their step in this attempt; 0 for a different attempt."""
+        """Return how many ascending saves of a run have their step in this attempt; 0 if it is not their attempt."""
         if self.attempt.begun and steps[0] <= self.first - self.stride:
             return 0  # saved before this start
         if self.attempt.ended and steps[-1] >= self.last + self.stride:
@@ -205,7 +205,7 @@ class _Span:
         return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
 
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
-        """Return whether the log begins right after a save, as the log of a resumed training does.
+        """Return whether the log begins right after a save, as the log of a resumed run does.
 
         A log that lost its beginning may begin there by coincidence; if every printed step is saved, it always does.
         """

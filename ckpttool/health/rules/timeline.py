@@ -63,7 +63,7 @@ def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> 
 
 
 class LineageTimelines:
-    """The suspect parts according to the logs: in total, and on the lineage of each start of the training."""
+    """The suspect parts according to the logs: in total, and on the lineage of each start of the training run."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def _named_by(line: HealthTimeline, lower_from: Step) -> HealthTimeline:
 
 
 def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:
-    """Return the events that may have harmed the weights, because a skipped step changed none."""
+    """Return the events that may have harmed the weights. A skipped step changed no weight."""
     return [event for event in events if event.step is None or event.step not in skipped]
 
 
@@ -283,7 +283,7 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
 
 
 def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
-    """Return whether the checkpoint was saved within the suspect part; None if unknown."""
+    """Return whether the checkpoint was saved within the suspect part, or None if unknown."""
     if interval.first_time is not None:
         return None if save.time is None else save.time >= interval.first_time
     if save.step is None or interval.first_step is None:

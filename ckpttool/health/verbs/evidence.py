@@ -65,7 +65,7 @@ def _without_detectors(log: TrainingLog, sources: Collection[str], no_format: st
 
 
 def timeline_in(path: str) -> HealthTimeline | None:
-    """Read a saved replay; None if the file is something else, possibly a log.
+    """Return the timeline of a saved replay, or None if the file is something else, possibly a log.
 
     Raises:
         UsageError: The file begins like a saved replay, but is not one.

@@ -68,7 +68,7 @@ def health(
 def judged(
     tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
 ) -> HealthAnswer:
-    """Answer as `health` does, with a log that was already read; None if there is no log."""
+    """Answer as `health` does, with a log that was already read. `log` is None if there is no log."""
     inventory = tree.inventory
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
@@ -117,7 +117,7 @@ def assert_writable(tree: Tree, question: HealthQuestion) -> None:
 
 
 def _nameless(tree: Tree) -> dict[str, Refusal]:
-    """Return, for each checkpoint without a name in the health file, the reason."""
+    """Return the reasons why checkpoints have no name in the health file, by checkpoint name."""
     named = ((checkpoint, tree.layout.recorded_name(checkpoint)) for checkpoint in tree.inventory.checkpoints)
     return {checkpoint.name: name for checkpoint, name in named if isinstance(name, Refusal)}
 

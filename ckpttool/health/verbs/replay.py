@@ -163,7 +163,7 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
 
 def threshold_settings(calibration: Calibration, formats: Collection[str] = ()) -> ThresholdSettings:
-    """Return thresholds as settings for the trainer of the logs, otherwise for the first trainer with such settings."""
+    """Return thresholds as settings for the trainer of the logs, or else for the first trainer with such settings."""
     own_words = words_of_logs(formats)
     own_settings = None if own_words is None else own_words.thresholds(calibration)
     return own_settings or next(

@@ -64,7 +64,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
 
 
 def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
-    """Find machines that have ranks' files from other saves, but no file of the chosen save, which is elsewhere.
+    """Find machines with ranks' files from other saves but none from the chosen save, which other machines have.
 
     If the machines claim ranks, `placement_of` finds this problem.
     """

@@ -316,7 +316,10 @@ def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
 
 
 def _is_another_folder(first: Seat, second: Seat) -> bool:
-    """Distinguish two exports from one export mounted by two addresses; some mounts number folders arbitrarily."""
+    """Return whether two seats have different exports, and not one export mounted under two addresses.
+
+    Some mounts number folders arbitrarily.
+    """
     return first.disk != second.disk and None not in {first.inode, second.inode} and first.inode != second.inode
 
 

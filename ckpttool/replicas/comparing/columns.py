@@ -24,7 +24,7 @@ def digest_at(digests: bytes, place: int) -> bytes:
 
 
 class IdenticalRanks:
-    """Equivalent ranks, whose files have the same tensors at this checkpoint and at all others.
+    """Ranks whose files have the same tensors at this checkpoint and at all others.
 
     The counts grow as the columns are compared.
     """
@@ -51,7 +51,7 @@ class IdenticalRanks:
         return len({self.digests, *filter(None, self.other_digests)}) > 1
 
     def has_past_of(self, peer: IdenticalRanks) -> bool:
-        """Return whether the files were equal at every other checkpoint, with at least one known."""
+        """Return whether the files were equal at every other checkpoint, of which at least one is known."""
         return self.names == peer.names and self.other_digests == peer.other_digests and any(self.other_digests)
 
 
@@ -62,7 +62,7 @@ Column: TypeAlias = dict[DigestHistory, dict[bytes, list[IdenticalRanks]]]
 def identical_ranks(
     current: Mapping[Rank, TensorDigests], samples: Sequence[Sample], recorded: RecordedSlices | None
 ) -> list[IdenticalRanks]:
-    """Group equivalent ranks."""
+    """Group the ranks with equal data at every checkpoint."""
     arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
     alike: dict[tuple[bytes, DigestHistory, tuple[str, ...], tuple[int | None, ...]], list[Rank]] = defaultdict(list)
     for rank, tensors in sorted(current.items()):
@@ -148,7 +148,7 @@ class ReplicaSet:
                 yield history, group
 
     def proof(self, history: DigestHistory, value: bytes) -> Proof | None:
-        """Return the proof that files with the same history and value are replicas; None if there is no proof."""
+        """Return the proof that files with the same history and value are replicas, or None if there is no proof."""
         if self.is_recorded:
             return Proof.RECORDED
         digests = {digest for digest in history if digest is not None}
@@ -157,7 +157,7 @@ class ReplicaSet:
         return Proof.ONCE if digests and value not in digests else None
 
     def proof_of_pair(self, history: DigestHistory, peer_history: DigestHistory) -> Proof | None:
-        """Return the proof that two files with different values are replicas; None if there is no proof."""
+        """Return the proof that two files with different values are replicas, or None if there is no proof."""
         if self.is_recorded:
             return Proof.RECORDED
         shared = _shared(history, peer_history)
@@ -166,7 +166,7 @@ class ReplicaSet:
         return Proof.LEARNED if len(shared) > 1 else Proof.ONCE
 
     def expected(self) -> DigestHistory:
-        """Return the most frequent digest at each other checkpoint; None if no digest is known there."""
+        """Return the most frequent digest at each other checkpoint, or None if no digest is known there."""
         times: list[Counter[bytes]] = [Counter() for _ in next(iter(self.column))]
         for history, by_value in self.column.items():
             size = _size(by_value)
@@ -177,7 +177,7 @@ class ReplicaSet:
 
 
 def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
-    """Group the files with the same slice by the record, otherwise by equality at other checkpoints.
+    """Group the files with the same slice, by the record or, without a record, by equality at other checkpoints.
 
     Files that were equal only at earlier checkpoints belong together if they changed together between two checkpoints,
     or if one was equal to several that still agree.
@@ -209,7 +209,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
 
 
 def _belong(larger: DigestHistory, history: DigestHistory, sizes: Mapping[DigestHistory, int]) -> bool:
-    """Return whether files that were equal to others at some checkpoint are replicas of those."""
+    """Return whether files that were equal at some checkpoint are replicas of each other."""
     has_changed = len({digest for digest in larger if digest is not None}) > 1
     return len(_shared(larger, history)) > 1 or (has_changed and sizes[larger] > max(1, sizes[history]))
 

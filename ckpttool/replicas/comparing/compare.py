@@ -24,7 +24,7 @@ from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion,
 from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
-"""Returns the bytes in which a tensor differs between two shards; None if these bytes are unknown."""
+"""A function that returns the bytes in which a tensor differs between two shards, or None if they are unknown."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
 """Findings about one of two differing files that support the other."""
@@ -40,9 +40,9 @@ class SavedTensors:
     name: str
     step: Step | None
     older: bool
-    """Whether it was saved before the judged checkpoint."""
+    """Whether the checkpoint was saved before the judged checkpoint."""
     same_run: bool
-    """Whether the same start of the training wrote both."""
+    """Whether the same start of the training run wrote both checkpoints."""
     shards: Tensors
 
 
@@ -200,7 +200,10 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
 
 
 def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str | None]) -> dict[Rank, Rank]:
-    """Return the ranks whose file is linked to another rank's or rebuilt from it: a file is not its own copy."""
+    """Return, by rank, the other rank to whose file the rank's file is linked, or from which it was rebuilt.
+
+    Such a file is not an independent copy.
+    """
     from ckpttool.core.records.hashed_json import is_on_disk
 
     first: dict[FileStamp, Rank] = {}

@@ -24,7 +24,7 @@ MOST_OTHERS = 8
 
 
 class Replicas:
-    """Compares the replicas in the checkpoints of one tree."""
+    """The comparison of the replicas in the checkpoints of one tree."""
 
     def __init__(self, neighbours: Neighbours, reading: Reading) -> None:
         """Store the checkpoints, and how to read them."""
@@ -99,7 +99,7 @@ class Replicas:
     def _following(
         unread: Sequence[Checkpoint], compared: CopyComparison, known: int, requested: Collection[CheckpointKey]
     ) -> Checkpoint | None:
-        """Return the other checkpoint to read next; None if no read is worth the cost."""
+        """Return the other checkpoint to read next, or None if no read is worth the cost."""
         if known >= MOST_OTHERS or not unread:
             return None
         if known == 0 or (known == 1 and compared.findings):

@@ -72,7 +72,7 @@ class _Difference(NamedTuple):
     others: tuple[Rank, ...]
     """All ranks whose data should be equal to this rank's."""
     proof: Proof | None
-    """None if the tensor never changed before, because it is then unknown whether these are replicas."""
+    """The proof that these are replicas; None if the tensor never changed before, so that this is unknown."""
     is_tied: bool = False
     """Whether both values have the same number of ranks."""
     equal: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class _Comparison:
         )
 
     def add(self, name: str, replicas: ReplicaSet) -> None:
-        """Add the comparison of one tensor on the ranks with the same slice of it."""
+        """Add the comparison of one tensor, on the ranks with the same slice."""
         self._holders[name] += replicas.size
         by_frequency = sorted(replicas.values.items(), key=lambda item: -item[1])
         value, times = by_frequency[0]
@@ -291,7 +291,7 @@ class _Comparison:
         )
 
     def _with_misplaced(self, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
-        """Add the files with another rank's name, and clear their only replicas."""
+        """Add the files with another rank's name, and drop the suspicions about their only replicas."""
         in_run = {index: offset for index, offset in enumerate(self._offsets) if offset in self._same_run}
         suspected = {suspicion.rank for suspicion in suspicions if suspicion.kind is not SuspicionKind.PARTED}
         misplaced = [
@@ -436,7 +436,7 @@ class _Comparison:
         return SavedAt(sample.name, sample.step)
 
     def _older_checkpoint(self, group: IdenticalRanks, differences: Sequence[_Difference]) -> str | None:
-        """Return the run's other checkpoint with most of the differing tensors; None if no checkpoint has them."""
+        """Return the run's other checkpoint with most of the differing tensors, or None if no checkpoint has them."""
         places = [
             (_place(group, difference), difference.peer)
             for difference in differences
@@ -458,7 +458,7 @@ class _Comparison:
     def _copy_of(
         self, group: IdenticalRanks, differences: Sequence[_Difference], replicas: Collection[Rank]
     ) -> Rank | None:
-        """Return a rank that is not a replica but has all the differing tensors; None if these are few."""
+        """Return a rank that is not a replica but has all the differing tensors, or None if these are few."""
         if len(differences) <= FEW:
             return None
         places = [_place(group, difference) for difference in differences]

@@ -14,7 +14,7 @@ from ckpttool.replicas.comparing.model import Suspicion, SuspicionKind, few
 _PAIR = 2
 
 NearlyEqual: TypeAlias = Callable[[IdenticalRanks, IdenticalRanks, int], bool]
-"""Returns whether two files differed in few tensors at a checkpoint."""
+"""A function that returns whether two files differed in few tensors at a checkpoint."""
 
 
 def misplaced_files(

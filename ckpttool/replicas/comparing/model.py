@@ -20,9 +20,10 @@ class Sample:
     """Name of the checkpoint."""
     step: Step | None
     older: bool
-    """Whether it was saved before the judged checkpoint."""
+    """Whether the checkpoint was saved before the judged checkpoint."""
     same_run: bool
-    """Whether the same start of the training wrote both; between two starts, ranks may change places."""
+    """Whether the same start of the training run wrote both checkpoints; between two starts, ranks may change places.
+    """
     tensors: Mapping[Rank, TensorDigests]
     """Tensors of the ranks with the same names, types and shapes as at the judged checkpoint."""
 

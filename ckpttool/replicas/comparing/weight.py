@@ -4,13 +4,14 @@ Every row below is a checkpoint, and a test builds each of them:
 
 - copies: the contents of the tensor on ranks 0, 1, 2, …; a dot is a missing file
 - tensors: whether the copies differ in one tensor or in most
-- source: how it is known that these ranks are replicas: by the trainer's record, or since all of them were equal at
-  other checkpoints of the run and changed between them
-- evidence: of a rank's file: it has a matching `checksum`, or the manifest has its `seal`; the norm of a tensor has a
-  `jump`; it is `damaged` on its own; it was `healed` from rank 0; its tensors are those of an `older` checkpoint; it
-  also differs at a `later` one
-- finding, weight, blamed: what is reported, how heavily, and of which ranks
-- donor: from which rank `ckpttool repair shards` rebuilds the first file that is missing or damaged; "-" if none is
+- source: the proof that these ranks are replicas: the trainer's record, or other checkpoints of the run at which all
+  ranks were equal, and between which they changed
+- evidence: facts about a rank's file: it has a matching `checksum`, or the manifest has its `seal`; the norm of a
+  tensor has a `jump`; it is `damaged` on its own; it was `healed` from rank 0; it has the tensors of an `older`
+  checkpoint; it also differs at a `later` one
+- finding, weight, blamed: the reported finding, its severity, and its ranks
+- donor: the rank from which `ckpttool repair shards` rebuilds the first missing or damaged file; "-" if there is no
+  such file
 
 ============= ======= ======= ====================== =============== ======= ======= =====
 copies        tensors source  evidence               finding         weight  blamed  donor
@@ -113,11 +114,11 @@ class Evidence(NamedTuple):
     """Evidence for or against files, besides the copies."""
 
     sound: AbstractSet[Rank] = frozenset()
-    """A checksum or a manifest proves the bytes."""
+    """Ranks with a file whose bytes are proven by a checksum or a manifest."""
     sealed: Collection[Rank] = ()
-    """A manifest proves the bytes and their rank."""
+    """Ranks with a file whose bytes and rank are proven by a manifest."""
     unsound: Collection[Rank] = ()
-    """Values are not finite, or jumped since the checkpoint before."""
+    """Ranks with values that are not finite, or that jumped since the previous checkpoint."""
 
 
 def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iterator[Suspicion]:
@@ -140,7 +141,7 @@ def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iter
 def _is_to_blame(
     suspicion: Suspicion, evidence: Evidence, sound_halves: Collection[tuple[tuple[Rank, ...], tuple[str, ...]]]
 ) -> bool | None:
-    """Return whether the evidence confirms (True) or clears (False) a suspicion; None if it does neither."""
+    """Return whether the evidence confirms (True) or clears (False) a suspicion, or None if it does neither."""
     rank, kind = suspicion.rank, suspicion.kind
     may_be_another_file = kind in _OF_ANOTHER_FILE or (kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW)
     proven = evidence.sealed if may_be_another_file else evidence.sound
@@ -180,7 +181,7 @@ def severity(suspicion: Suspicion) -> Severity:
 
 
 def is_outvoted(suspicion: Suspicion) -> bool:
-    """Return whether three copies agree against a file, or two copies that are all others ever saved.
+    """Return whether three copies agree against a file, or both other copies if only three were ever saved.
 
     If more were saved, two may have the same damage, and the missing copy might have agreed with this file.
     """

@@ -40,7 +40,7 @@ def document(answer: Listing) -> Document:
 
 
 def world_size(inventory: Inventory) -> int | None:
-    """Return the number of ranks that the newest checkpoint must have; None if unknown."""
+    """Return the number of ranks that the newest checkpoint must have, or None if unknown."""
     return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
 
 
@@ -79,7 +79,7 @@ def saved_at(saved_ns: int | None) -> str | None:
 
 
 class _Shards(EncodedList):
-    """The shards of a checkpoint, at least one per rank, encoded without a document for each."""
+    """The shards of a checkpoint, encoded directly as text because there is at least one per rank."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -94,7 +94,6 @@ class _Shards(EncodedList):
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
     def encoded(self, line: str) -> str:
-        """Encode all shards, on lines with this indent."""
         path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
         return f",{line}".join(
             [
@@ -158,7 +157,7 @@ def _headline(inventory: Inventory) -> Text:
 
 
 def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
-    """Report that only the rank folders show the number of ranks; None if something else confirms it.
+    """Return a remark that only the rank folders show the number of ranks, or None if something else confirms it.
 
     Args:
         checkpoint: The checkpoint whose ranks are counted.
@@ -205,7 +204,7 @@ class _Column(NamedTuple):
 _NOT_TOLD = "?"
 
 _NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
-"""Facts that only some trainers save; a column is hidden if no save has its fact."""
+"""Columns with values that only some trainers save; a column is hidden if no save has a value for it."""
 
 
 def _tells(column: _Column) -> bool:
@@ -295,7 +294,7 @@ def _marked(checkpoint: Checkpoint) -> Text:
 
 
 def _is_marked(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint with a complete-looking rank count is not intact."""
+    """Return whether a checkpoint is not intact although its rank count looks complete."""
     has_all = checkpoint.topology.shared or len(checkpoint.ranks) == checkpoint.topology.world_size
     return has_all and bool(blocking(checkpoint.findings))
 

@@ -40,7 +40,10 @@ def document(answer: Launch | Fragment | Preflight) -> Document:
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show the written config, or the reasons; if there is no checkpoint to resume from, those for each checkpoint."""
+    """Show the written config, or the reasons against it.
+
+    If there is no checkpoint to resume from, show each rejection.
+    """
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):

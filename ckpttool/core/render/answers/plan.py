@@ -63,7 +63,7 @@ def yaml(answer: Resolution) -> str:
 
 
 def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
-    """Return a decision, and the trainer's own choice."""
+    """Return the document of a decision, with the trainer's own choice."""
     point = answer.point if isinstance(answer, ResumePlan) else answer
     document: dict[str, Document] = {
         "schema": "ckpttool/plan/1",
@@ -192,7 +192,7 @@ def plan_table(
 
 
 def besides(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that are not shown as the remedy of a rejection."""
+    """Return the findings that are not already shown as the remedy of a rejection."""
     return [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]
 
 
@@ -294,12 +294,12 @@ def intact_on(plan: ResumePlan) -> str:
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
-    """Return whether every setting is in the trainer's config, so that the names of the keys suffice."""
+    """Return whether every setting belongs in the trainer's config, so that the names of the keys suffice."""
     return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
 
 
 def load_it_with(load: LoadSettings) -> list[RenderableType]:
-    """Show the settings that make a trainer load exactly this checkpoint, to copy, each with its location."""
+    """Show the settings that make a trainer load exactly this checkpoint, with their locations, ready to copy."""
     from ckpttool.core.render.text import Pairs, line
 
     # Each text has its own line, unbroken, so that it can be copied.
@@ -379,7 +379,7 @@ def about(point: ResumePoint) -> str:
 
 
 def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
-    """Show the newest rejected checkpoints, each with its most severe reasons, or all of them with all reasons.
+    """Show the newest rejected checkpoints with their most severe reasons, or all of them with all reasons.
 
     Args:
         title: The heading.

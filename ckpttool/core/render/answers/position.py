@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def data_document(plan: ResumePlan) -> Document:
-    """Return the data position if batches are counted; None if only the data loader's states have the position."""
+    """Return the data position in batches, or None if only the data loader's states record it."""
     skip = skip_of(plan.data)
     if skip is None:
         return None
@@ -74,7 +74,7 @@ def _kind(position: DataPosition) -> str:
 
 
 def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
-    """Return the settings of the data, each with its meaning here."""
+    """Return the data settings as rows: the name, and the value with its meaning."""
     match plan.data:
         case Unknown(why=why):
             return [("data position", f"unknown: {shown(why)}  (next step {plan.next_step})")]
@@ -87,7 +87,7 @@ def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
-    """Return the position where a trainer continues without settings, the effect on the samples, and the remedy."""
+    """Return the position at which a trainer continues without settings, the effect on the samples, and the remedy."""
     if position.where is not None:
         place = shown(position.where)
     elif position.samples is not None:
@@ -135,7 +135,7 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Return the number of samples repeated because only whole batches and sinks can be skipped; None if none are."""
+    """Return the number of samples repeated because only whole batches and sinks can be skipped, or None if it is 0."""
     if skip.repeated_samples is None:
         return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None

@@ -174,7 +174,7 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
 
 
 def _first_kinds(answer: Preflight | Lint, reasons: Sequence[Reason], most: int) -> list[list[Reason]]:
-    """Return the reasons that one screen shows, by kind; in the full view, each separately."""
+    """Return the reasons that fit on one screen, grouped by kind; in the full view, return each separately."""
     if answer.view.everything:
         return [[reason] for reason in _gravest_first(reasons)]
     return kinds(reasons)[:most]
@@ -222,7 +222,7 @@ def verdict(answer: Preflight | Lint | Reported) -> str:
 
 
 def ranks_of(answer: Preflight | Lint | Reported) -> int | None:
-    """Return the number of ranks of the training run; None if that is unknown."""
+    """Return the number of ranks of the training run, or None if that is unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size
@@ -238,7 +238,7 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 
 
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
-    """Group reasons of the same code in the same file, most severe first: so that 500 lost shards take one line."""
+    """Group reasons by code and file, most severe first, so that 500 lost shards take one line."""
     groups: dict[tuple[Row, str | None], list[Reason]] = {}
     for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None

@@ -48,7 +48,7 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
 
     Args:
         checkpoint: The checkpoint, as judged by the logs if logs were used.
-        recorded: The training's own record.
+        recorded: The health that the training run recorded.
         torn: Whether part of the record cannot be read.
     """
     nothing = "the record cannot be read" if torn else "nothing is recorded"

@@ -33,7 +33,7 @@ def setting_document(setting: TrainerSetting) -> dict[str, Document]:
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
-    """Format each setting as a pair, the most important first: the kind of location, and the text to copy.
+    """Format each setting as the kind of its location and the text to copy, the most important first.
 
     If a setting repeats the previous one in another location, its kind begins with `or`.
     """
@@ -93,7 +93,7 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Encode each call once, with all its keywords, and with an ellipsis if all its settings show other arguments."""
+    """Encode each call once with all its keywords; add an ellipsis if all its settings show other arguments."""
     calls: dict[str, list[re.Match[str]]] = {}
     values = {}
     for setting in settings:

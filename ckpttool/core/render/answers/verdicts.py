@@ -118,7 +118,7 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
 
 
 def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
-    """Return the worst verdict; a checkpoint that was not checked has no verdict."""
+    """Return a headline with the worst verdict; a checkpoint that was not checked has no verdict."""
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
     subject = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:
@@ -149,7 +149,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
 
 
 def _verdict_text(verdict_word: VerdictWord) -> str:
-    """Return a checkpoint's verdict in words; a checkpoint with a missing shard is incomplete, not missing."""
+    """Return the word for a checkpoint's verdict; a checkpoint with a missing shard is incomplete, not missing."""
     return "incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value
 
 
@@ -198,7 +198,7 @@ def _verdict(verdict: Verdict) -> Document:
 
 
 def stats_lines(verdicts: Sequence[Verdict]) -> str:
-    """Yield one line of JSON per floating-point tensor; values that JSON cannot represent are null."""
+    """Return one line of JSON per floating-point tensor; values that JSON cannot represent are null."""
     return "".join(
         json.dumps(_stat(verdict, report, stat), allow_nan=False) + "\n"
         for verdict in reversed(verdicts)

@@ -81,7 +81,7 @@ def _wants(observed: Observation) -> Wants:
 
 
 def sealed_tensors(observed: Observation) -> TensorDigests | None:
-    """Return the manifest's digests of a file's tensors; None if the manifest's checksums do not prove the tensors.
+    """Return the manifest's digests of a file's tensors, or None if the manifest's checksums do not prove the tensors.
 
     The digests need not be computed again, because each tensor matches the seal if every chunk does. For a file that
     does not match, the digests are unknown, because the manifest reports the damage.

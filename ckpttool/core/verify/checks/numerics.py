@@ -120,7 +120,7 @@ class StatColumns(Sequence[TensorStat]):
 
 @lru_cache(maxsize=16)  # only pipeline stages differ; more would only cost memory
 def _shared(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """Return the first equal tuple."""
+    """Return the first tuple that equals this one, so that shards share its memory."""
     return kinds
 
 

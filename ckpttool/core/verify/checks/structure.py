@@ -115,7 +115,6 @@ def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Findi
 
 
 def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:
-    """Collect the findings about the file alone."""
     if records is None:
         findings = (*header.findings, *misspelt(header))
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
@@ -242,7 +241,7 @@ def _one_bit_apart(first: str, second: str) -> bool:
 
 
 def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the first findings, and a finding that counts the rest; all have the same kind."""
+    """Return the first findings of one kind, and a finding with the number of the remaining ones."""
     retained: list[Finding] = []
     more = 0
     for finding in findings:

@@ -45,7 +45,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class RayCluster:
-    """A running cluster of the user; ckpttool neither starts nor guesses one."""
+    """A running Ray cluster of the user. ckpttool does not start clusters or guess their addresses."""
 
     def __init__(self, address: str | None) -> None:
         """Connect to the cluster.
@@ -80,7 +80,7 @@ class RayCluster:
             raise UsageError(f"--ray-address {address}: {_first_line(error)}") from None
 
     def leave(self) -> None:
-        """End the work started here; an existing connection of the program stays open."""
+        """Disconnect, unless the connection was made by the calling program."""
         if self._is_ours:
             self._ray.shutdown()
 
@@ -106,13 +106,13 @@ class RayCluster:
 
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
-        """Return the nodes that currently have cores, each with its cluster name and its host, sorted by host."""
+        """The nodes that currently have cores, each with its cluster name and its host, sorted by host."""
         alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in alive), key=lambda it: it[::-1]))
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """Return the hosts that have left this cluster."""
+        """The hosts that have left this cluster."""
         alive: dict[str, bool] = {}
         for node in self._ray.nodes():
             alive[node["NodeManagerHostname"]] = node["Alive"] or alive.get(node["NodeManagerHostname"], False)
@@ -180,7 +180,7 @@ def _first_line(error: Exception) -> str:
 
 
 class RayEngine:
-    """Runs batches of tasks, as many at a time as the cluster has cores."""
+    """An engine that runs batches of tasks on the cores of the cluster."""
 
     def __init__(self, cluster: RayCluster, ray: ModuleType, timeout: float) -> None:
         """Store the cluster, the Ray module, and the seconds after which a read counts as hung."""
@@ -246,7 +246,7 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
 
 
 def _as_listed(task: CheckTask) -> CheckTask:
-    """Prepare a task for another machine, with its absolute root and the identity of its file."""
+    """Return a task for another machine, with its absolute root and the stamp of its file."""
     root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
     if task.listed is not None:
         return task if root == task.root else replace(task, root=root)
@@ -258,7 +258,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
 
 
 def _of_this_tree(observed: Observation, host: str) -> Observation:
-    """Return a node's observation, unless the node read a different file, which proves nothing about this one."""
+    """Return a node's observation, or a failure if the node read a different file, which proves nothing here."""
     task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):

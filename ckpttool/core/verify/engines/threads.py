@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 
 class ThreadEngine:
-    """One worker per core, one file per worker, biggest first; a file is shared only if no file is waiting.
+    """An engine with one worker per core and one file per worker, biggest first.
 
     Two threads that read a file in two places slow a disk down, so a worker stays with its file until there is no
     unstarted file. A read that hangs (a dead network disk) does not hang the run: its file is reported as unreadable
@@ -35,7 +35,7 @@ class ThreadEngine:
         self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, as they finish."""
+        """Yield one observation per task, in the order of completion."""
         board = _Board(tasks)
         workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
         remaining = len(tasks)
@@ -48,7 +48,7 @@ class ThreadEngine:
             board.close()
 
     def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
-        """Wait for the next observation; return several if a file is abandoned."""
+        """Wait for the next observation, and return several if a file is abandoned."""
         while True:
             try:
                 return (board.done.get(timeout=TICK_SECONDS),)

@@ -1,4 +1,4 @@
-"""Engine for header checks, which are slow only on a slow disk; and an engine that reads each file once."""
+"""An engine for header checks, which are slow only on a slow disk, and an engine that reads each file once."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ IDLE_SECONDS = 1.0
 
 
 class Crew:
-    """Starts work immediately, in an idle thread or in a new one."""
+    """A pool of threads that starts work immediately, in an idle thread or in a new one."""
 
     def __init__(self) -> None:
-        """Start without threads."""
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._idle = 0
         """Number of waiting threads without assigned work."""
@@ -72,7 +71,7 @@ class Crew:
 
 
 class WaitingEngine:
-    """Uses one thread while the disk responds quickly, then many; never the caller's. A store always counts as slow.
+    """An engine with one thread while the disk responds quickly, and many otherwise. A store always counts as slow.
 
     A disk that never responds does not hang the run: after `timeout` the task is reported as unreadable, its thread
     is abandoned, and another thread continues with the rest.
@@ -118,11 +117,10 @@ class _Run:
         self._crew.begin(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether all observations are complete, after at most this time."""
+        """Wait for at most this many seconds, and return whether all observations are complete."""
         return self._all_there.wait(seconds)
 
     def observations(self) -> list[Observation]:
-        """Return the observations, in the order of the tasks."""
         return [observed for observed in self._observations if observed is not None]
 
     def _run(self) -> None:
@@ -162,16 +160,15 @@ class _Run:
 
 
 class SavedResults:
-    """Observations of earlier reads, stored while enabled."""
+    """Observations of earlier reads, stored while `takes` is true."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         self.takes = True
         self.seen: dict[CheckTask, Observation] = {}
 
 
 class OnceEngine:
-    """Reads files that have not been read yet, or have changed since the last read."""
+    """An engine that reads only files that have not been read yet, or have changed since the last read."""
 
     def __init__(
         self,

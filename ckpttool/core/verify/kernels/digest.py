@@ -25,7 +25,7 @@ _INTEGERS = frozenset(
 
 
 class PassSink:
-    """Feeds consecutive blocks of a file to all requested computations."""
+    """A sink that feeds consecutive blocks of a file to all requested computations."""
 
     __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies", "_tensors")
 
@@ -163,7 +163,6 @@ class _Tally:
             self._fold.feed(logical, data)
 
     def digest(self) -> EntryDigest:
-        """Return the results for the entry."""
         return EntryDigest(
             entry=self.entry,
             begin=self._begin or 0,
@@ -186,7 +185,7 @@ class _Span:
 
 
 def _spans(tally: _Tally, begin: int, end: int) -> Iterator[_Span]:
-    """Cut the spans of an entry to the range that is read."""
+    """Yield the spans of an entry, cut to the range that is read."""
     logical = 0
     for first, last in tally.entry.spans:
         low, high = max(first, begin), min(last, end)

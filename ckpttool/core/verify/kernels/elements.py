@@ -96,7 +96,7 @@ def _table(dtype: DType) -> Array:
 
 
 class Measure:
-    """Measures tensors of a file, using the same memory for all."""
+    """A calculator for the statistics of a file's tensors, which uses the same memory for all of them."""
 
     def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
         """Store the open file, and a callback for the bytes of each piece."""
@@ -106,7 +106,7 @@ class Measure:
         self._scratch = Scratch(BLOCK_BYTES)
 
     def stats(self, entry: TensorEntry) -> ElementStats | None:
-        """Return the statistics of one tensor; None if the elements are not numbers, or are scattered.
+        """Return the statistics of one tensor, or None if the elements are not numbers, or are scattered.
 
         Raises:
             OSError: The disk did not answer, or the file was truncated while it was read.

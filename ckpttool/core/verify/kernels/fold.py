@@ -1,6 +1,6 @@
 """Statistics of every element of a tensor whose bytes arrive in pieces, at memory speed.
 
-The methods are these, none of which needs a compiled extension:
+None of these methods needs a compiled extension:
 
 - The maximum as *signed* integers is the largest positive pattern, or, if all are negative, the negative pattern with
   the largest magnitude; the maximum as *unsigned* integers is the negative pattern with the largest magnitude, if there
@@ -61,7 +61,7 @@ def numpy() -> ModuleType:
 
 
 class Scratch:
-    """Memory that all tensors of one worker share, 1.6 MiB; never used by two threads at the same time."""
+    """Memory that all tensors of one worker share (1.6 MiB). Two threads must not use it at the same time."""
 
     __slots__ = ("aligned", "floats", "words")
 
@@ -133,7 +133,7 @@ class NumericFold:
         self._fragments.append((offset, data))
 
     def _measure(self, data: memoryview) -> None:
-        """Measure complete elements."""
+        """Add complete elements to the statistics."""
         bits: Array = self._np.frombuffer(data, dtype=self._unsigned)
         if not bits.flags.aligned:
             bits = self._aligned(bits)

@@ -30,7 +30,10 @@ class ChunkDigest:
 
 
 class ChunkedDigest:
-    """Digests a range that arrives as consecutive blocks. Create one per range, `feed` it, and read `chunks`."""
+    """Digests of a range that arrives as consecutive blocks.
+
+    Create one object per range, `feed` it, and read `chunks`.
+    """
 
     __slots__ = (
         "_begin",
@@ -110,13 +113,13 @@ class ChunkedDigest:
         return (*self._done, self._chunk_digest()) if self._offset > self._chunk_begin else tuple(self._done)
 
     def xxh128(self) -> str | None:
-        """Return the hash of all bytes fed; None if it was not requested."""
+        """Return the hash of all bytes fed, or None if it was not requested."""
         digest = self._chunk if self._single else self._whole
         return None if digest is None else digest.hexdigest()
 
 
 def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
-    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None if there are no chunks.
+    """Return the CRC32 over consecutive chunks, up to their `crc_end`, or None if there are no chunks.
 
     Raises:
         ValueError: The chunks do not follow one another.

@@ -47,13 +47,13 @@ class EntryDigest:
     crc32: int | None
     """CRC32 of the bytes read; None if not requested."""
     scalar: bytes
-    """The bytes read of an integer without dimensions; empty for all other entries."""
+    """The data of an integer without dimensions, as far as it was read; empty for all other entries."""
     numeric: NumericPartial | None
     """None if it was not requested, or the elements are not floating-point numbers."""
 
     @property
     def is_complete(self) -> bool:
-        """True if every byte of the entry has been read."""
+        """Whether every byte of the entry has been read."""
         return self.begin == 0 and self.end == self.entry.nbytes
 
     @property

@@ -99,7 +99,7 @@ def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
 
 
 class TensorHashes:
-    """Computes the digests of tensors whose bytes arrive with consecutive blocks of a file.
+    """The digests of tensors whose bytes arrive with consecutive blocks of a file.
 
     A file may have thousands of tensors so small that hashing one takes no longer than a line of Python. Therefore one
     expression computes the digests of all tensors that are completely inside a block.
@@ -217,12 +217,10 @@ class _Open:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any byte has been read."""
         return self._end > self._begin
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte has been read."""
         return self._begin == 0 and self._end == self.nbytes
 
     def feed(self, logical: int, data: memoryview) -> None:

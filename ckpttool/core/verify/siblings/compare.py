@@ -37,7 +37,7 @@ def compare_in_turn(
     is_complete: bool,
     sealed: Collection[str] = (),
 ) -> list[Finding]:
-    """Compare like `compare_siblings`, but with more siblings only if the earlier ones leave a question open."""
+    """Compare as `compare_siblings` does, but add siblings only if the earlier ones leave a question open."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     compared: list[Sibling] = []
@@ -513,7 +513,7 @@ class _GroupAtStep:
         return [report for report in self._known if self._pages[report.path] != usual]
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard with another slice; None if the two may be replicas, one of which is damaged at that step.
+        """Return a shard with another slice, or None if the two may be replicas, one of which is damaged at that step.
 
         The two are slices if nearly every rank had a different page, or if other ranks had the pages of both and some
         of those ranks are not in this group, because counters of each rank become equal on all ranks.

@@ -132,7 +132,7 @@ class _Run:
     def __init__(self) -> None:
         self.saved: list[Checkpoint] = []
         self.places: dict[str, int] = {}
-        """First position of a name in `saved`."""
+        """Name -> its first position in `saved`."""
         self.by_place: dict[int, Checkpoint] = {}
         """Progress of the training run -> checkpoint."""
         self._ascending: list[int] | None = None
@@ -264,7 +264,7 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
-    """Return the training scalars of the majority of a checkpoint's shards; None if there is no majority."""
+    """Return the training scalars of the majority of a checkpoint's shards, or None if there is no majority."""
     counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = counts.most_common(1)[0] if counts else (None, 0)
     return usual if 2 * times > counts.total() else None
