@@ -129,7 +129,7 @@ class _Group(Group):
             raise typer.Exit(_report(error, debug=bool(ctx.params.get("debug")))) from None
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002  as above
-        """List the commands in the order in which users need them."""
+        """List the commands in the order of their use."""
         return list(LISTED)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above

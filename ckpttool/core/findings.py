@@ -113,7 +113,7 @@ class Row(str):
     meaning: str
     """The description of the finding."""
     evidence: str
-    """How ckpttool detects the problem."""
+    """The evidence by which ckpttool detects the problem."""
     trainers: Mapping[str, str]
     """The reaction of trainers, by title; empty if it is unknown or not applicable."""
     to_do: tuple[str, ...]

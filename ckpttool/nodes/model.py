@@ -46,7 +46,7 @@ class Seat:
     """Name of the run, the same for all of its parts; empty if unknown."""
     host: str
     disk: str
-    """Identifies the disk: the same for two parts on one disk, and different for two disks."""
+    """An identifier of the disk: the same for two parts on one disk, and different for two disks."""
     shared: bool
     """Whether other machines see this disk."""
     root: str
@@ -64,7 +64,7 @@ class Seat:
     absolute: str | None = None
     """`root` as an absolute path; None if the version that wrote the part did not record it."""
     unwritable: tuple[str, ...] = ()
-    """The tree and folders in the tree to which the user of the process may not write."""
+    """The tree and its folders to which the user of the process cannot write."""
     inode: int | None = None
     """ID of the tree's folder: an export has the same ID under each of its addresses; None if there is no folder."""
 

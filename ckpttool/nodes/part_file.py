@@ -635,7 +635,7 @@ def _decode_stamp(columns: Sequence[Json]) -> FileStamp:
 
 
 def _packed(content: bytes) -> Json:
-    """Encode bytes: short ASCII as text; anything else compressed, after its length."""
+    """Encode short ASCII bytes as text, and other bytes as their length with the compressed content."""
     if len(content) <= _PLAIN_BYTES and content.isascii():
         return content.decode("ascii")
     return [len(content), b64encode(zlib.compress(content, 6)).decode("ascii")]

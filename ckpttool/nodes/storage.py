@@ -311,7 +311,7 @@ def _begin(scheme: str, key: str) -> str:
 
 
 def _placed(path: str) -> str:
-    """Return an absolute path with as many parents as any search above a tree needs."""
+    """Return an absolute path with enough parents for any search above a tree."""
     parts = [part for part in path.split("/") if part not in {"", ".", ".."}]
     return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(parts) :]), *parts])
 

@@ -30,11 +30,11 @@ CHEAP_BYTES = 16 << 20
 """Maximum bytes to read without a request: about as fast as a check of headers."""
 
 _MOST_LOOKED_AT = 2
-"""Maximum number of rejected checkpoints to consider, newest first; older ones save less."""
+"""Maximum number of rejected checkpoints to consider, newest first. Healing an older checkpoint saves less."""
 
 
 _MOST_ASKED = 8
-"""Maximum number of shards that are checked for possible copies, as many as one node has."""
+"""Maximum number of shards that are checked for possible copies; one node has about this many."""
 
 _ALL_ASKED = 32
 """Maximum number of ranks up to which every rank is checked for copies."""

@@ -34,7 +34,7 @@ class SavedShards:
     """Whether the same start of the training run wrote both checkpoints; between two starts, ranks may change places.
     """
     shards: Mapping[Place, ShardReport]
-    """Reports on the shards, of which every byte was read."""
+    """Reports on the shards, after every byte of them was read."""
 
 
 class Sealed(NamedTuple):
@@ -95,7 +95,7 @@ class ShardHealing:
     metadata: tuple[tuple[str, str], ...] | None = None
     """The text of the rebuilt header, in order; None if the format has no such text."""
     refusal: Finding | None = None
-    """Why there is no donor, and the missing proof."""
+    """The reason why there is no donor, and the missing proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Healing(Answered):
     lost: tuple[Finding, ...]
     """The checkpoint's other problems, which no donor can fix."""
     refusals: tuple[Finding, ...]
-    """Why nothing is changed, even if repairs are possible."""
+    """The reasons why nothing is changed, even if repairs are possible."""
     order: HealOrder
     """The requested checkpoint and options."""
     resolved_from: str | None

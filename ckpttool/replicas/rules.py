@@ -668,7 +668,7 @@ def _is_only_outvoted(report: ShardReport) -> bool:
 
 
 def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
-    """Return whether two reports are about two files, because one file with two names is not its own copy."""
+    """Return whether two reports are about two files. One file with two names is not its own copy."""
     return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 

@@ -43,7 +43,7 @@ class Verifier(Protocol):
         ...
 
     def content(self, checkpoint: Checkpoint) -> Verdict | None:
-        """Judge a checkpoint by all of its bytes; None if headers are enough."""
+        """Return the verdict on all bytes of a checkpoint, or None if headers are enough."""
         ...
 
     def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
@@ -65,7 +65,7 @@ class _Candidate:
     is_intact: bool = False
     """Whether the headers show no problem."""
     stays: Why | None = None
-    """Why the checkpoint stays, regardless of counts."""
+    """The reason why the checkpoint stays, regardless of counts."""
     because: str = ""
     good: bool = False
     """Whether a run could resume from the checkpoint, as far as it was checked."""
@@ -73,7 +73,7 @@ class _Candidate:
     """Whether a checksum proves the checkpoint, or could prove it."""
     proven: bool = False
     refused: str = ""
-    """Why its layout forbids moving it."""
+    """The reason why the layout forbids moving the checkpoint."""
     why: list[Why] = field(default_factory=list)
 
     @property

@@ -81,7 +81,7 @@ def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
 
 
 def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
-    """Return the exit codes that a command declares with `exits`; empty if it shares those of its group."""
+    """Return the exit codes that a command declares with `exits`; empty if it uses those of its group."""
     meanings: Mapping[int, str] = getattr(command.callback, "exits", {})
     return meanings
 

@@ -177,7 +177,7 @@ class Group(_Helped, TyperGroup):
 
 
 def command_group(name: str, *, cls: type[Group] = Group) -> typer.Typer:
-    """Return a group; commands are added to it with `command(cls=Command)`."""
+    """Return a group, to which `command(cls=Command)` adds commands."""
     return typer.Typer(
         name=name,
         cls=cls,
@@ -189,7 +189,7 @@ def command_group(name: str, *, cls: type[Group] = Group) -> typer.Typer:
 
 
 def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
-    """Write an option's help beside or below the option; typer would break `mindformers-rank` at the hyphen."""
+    """Write an option's help next to the option or below it; typer would break `mindformers-rank` at the hyphen."""
     import textwrap
 
     lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)

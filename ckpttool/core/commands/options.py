@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
-"""Seconds. Adding more to a date would exceed the range of the calendar."""
+"""Maximum number of seconds; adding more to a date would exceed the range of the calendar."""
 _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POWERS = "KMGTP"
 _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -239,7 +239,10 @@ class _Field(NamedTuple):
     name: str
     parameter: inspect.Parameter
     parse: Callable[[Any], Any] | None = None
-    """Converts typer's value to the field's value; if typer's value is None, the field keeps its default."""
+    """The function that converts typer's value to the field's value.
+
+    If typer's value is None, the field keeps its default.
+    """
     also: str | None = None
     """A second field that is set from the same option."""
 

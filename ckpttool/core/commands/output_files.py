@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import TreeQuestion
 
 _LIMIT = 64 << 20
-"""Bytes. Enough for a report on 10,000 ranks that each lost a shard."""
+"""Maximum bytes of a file, enough for a report on 10,000 ranks that each lost a shard."""
 
 _FIRST_LINE = ByteCount(1 << 20)
-"""Bytes. A line needs 300, plus the name of a tensor."""
+"""Maximum bytes of the first line, which needs about 300 and the name of a tensor."""
 
 
 def assert_folder(path: str, *, option: str) -> None:

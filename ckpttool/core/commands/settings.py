@@ -58,7 +58,7 @@ class Settings(dict[str, Any]):
         self.places: dict[str, str] = {}
         """Parameter name -> its source, a variable or the file."""
         self.passed_over: list[str] = []
-        """Why nearer settings files are not used."""
+        """The reasons why nearer settings files are not used."""
         self._ctx = ctx
         self._file: Mapping[str, Any] | None = None if with_file else {}
         self._place = ""

@@ -60,7 +60,7 @@ MaxAge = Annotated[
 
 
 class LevelName(str, Enum):
-    """How thoroughly to check."""
+    """The level of a check."""
 
     STRUCTURE = "structure"
     CHECKSUM = "checksum"

@@ -105,7 +105,7 @@ class Context(NamedTuple):
     question: PreflightQuestion
     answer: Answer
     config: BaseConfig | None
-    """None if there is no config."""
+    """The base config; None if it was not given."""
     plan: ResumePlan | None
     """The plan, with the path that the trainer loads; None if no checkpoint was chosen."""
     edited: LaunchConfig | CkptToolError | None
@@ -141,7 +141,7 @@ class Context(NamedTuple):
 
 
 def _config(context: Context) -> Iterator[Check]:
-    """Check the config alone."""
+    """Check only the config."""
     if context.config is not None:
         yield config_check(context.config.run.path, context.config)
 

@@ -63,7 +63,7 @@ def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | N
 
 
 def _counted_by_trainer(plan: ResumePlan, position: GoesOn, samples: int, data: DataQuestion) -> SkipAnswer:
-    """Return the answer for a trainer that skips the samples of a save itself, whatever the number of batches."""
+    """Return the answer for a trainer that itself skips the samples of a save."""
     recorded = plan.point.checkpoint.scalars.global_batch_size
     new = data.new_global_batch or recorded or data.old_global_batch
     if new is None:

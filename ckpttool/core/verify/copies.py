@@ -40,17 +40,19 @@ class Reading(NamedTuple):
 
     storage: Storage
     read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
-    """Reads these shards of another checkpoint; None for all shards that are read when that checkpoint itself is
-    judged."""
+    """The function that reads these shards of another checkpoint.
+
+    None reads all shards that its own check would read.
+    """
     slices: Callable[[Checkpoint], RecordedSlices | None]
     requested: Collection[CheckpointKey]
     """Checkpoints that will be read anyway, so that reading them now costs nothing."""
     recorded: Callable[[Checkpoint], Tensors]
-    """Returns the tensors of another checkpoint from its manifest or the ledger, so that it need not be read."""
+    """The function that returns another checkpoint's tensors from its manifest or the ledger, instead of reading it."""
     only_asked: bool
     """Whether no checkpoints other than `requested` are read."""
     rebuilt: Callable[[Checkpoint], Collection[Place]]
-    """Returns the shards of a checkpoint that were rebuilt from others, so that their equality proves nothing."""
+    """The function that returns a checkpoint's shards that were rebuilt from others: their equality proves nothing."""
 
 
 class SeenShards(NamedTuple):

@@ -36,12 +36,12 @@ class Meter:
 
     @property
     def bytes_total(self) -> int:
-        """Bytes to be read, as far as known; `resolve` cannot know in advance how many checkpoints it will read."""
+        """Known number of bytes to be read; `resolve` cannot know in advance how many checkpoints it will read."""
         return max(self._planned_bytes, self._expected[0])
 
     @property
     def shards_total(self) -> int:
-        """Shards to be checked, as far as known."""
+        """Known number of shards to be checked."""
         return max(self._planned_shards, self._expected[1])
 
     def expect(self, *, nbytes: int, shards: int) -> None:

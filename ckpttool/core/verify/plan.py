@@ -1,4 +1,4 @@
-"""The plan of a check: tasks with their costs, one per shard or several for a big shard. Nothing is read for it."""
+"""The plan of a check: its tasks, one per shard or several for a big shard, with their costs. Nothing is read yet."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def plan_checks(
 
 
 def _parts(shard: Shard, level: Level, *, in_full: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Yield the parts in which a shard is read, each with its cost; None means the complete shard."""
+    """Yield the parts of a shard to read, each with its cost. None means the complete shard."""
     size = shard.stamp.size if shard.stamp is not None else 0
     if not level.reads_content:
         yield None, HEADER_COST

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def check_and_judge(
     task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
 ) -> Observation:
-    """Check one shard, and judge it if it was read completely, because a report takes a hundredth of the memory.
+    """Check one shard, and judge it if it was read completely: a report takes a hundredth of the memory.
 
     Thousands of tensors are read faster than one thread could judge them, so observations would accumulate.
     """

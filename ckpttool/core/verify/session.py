@@ -90,13 +90,13 @@ class SaveRecords:
     """The companion files of a save's shards, according to its layout."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
-    """Returns the location of the save's manifest; None if there is no manifest."""
+    """The function that returns the location of the save's manifest, or None if there is no manifest."""
     with_own_records: Callable[[Checkpoint], Checkpoint]
-    """Adds the save's own records, which the scan does not read."""
+    """The function that adds the save's own records, which the scan does not read."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
-    """Returns the slices of each rank, according to the save's own records."""
+    """The function that returns the slices of each rank, according to the save's own records."""
     with_remedies: Callable[[tuple[Finding, ...], Checkpoint], tuple[Finding, ...]]
-    """Adds the remedies that the layout allows to findings about the save."""
+    """The function that adds the remedies that the layout allows to findings about the save."""
 
 
 class _Seals(NamedTuple):

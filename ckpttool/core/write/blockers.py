@@ -17,7 +17,7 @@ class FileToMove(NamedTuple):
     stamp: FileStamp | None
     """The stamp of the file or folder; None if it must not be moved."""
     blocker: str | None = None
-    """Why the file or folder may not be moved."""
+    """The reason why the file or folder must not be moved."""
 
 
 def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:

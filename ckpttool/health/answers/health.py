@@ -190,7 +190,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
 
 
 def _curve(answer: HealthAnswer) -> list[RenderableType]:
-    """Draw the norm if the logs show it, otherwise the substitute from the shards."""
+    """Draw the norm if the logs show it, or else the substitute from the shards."""
     title, points = "embedding local norm (sum of squares) over steps", list(answer.points)
     threshold = answer.report.threshold if points else None
     if not points:

@@ -112,7 +112,7 @@ class FeaturePolicy:
         yield from count.advance(None)
 
     def _group_since(self, strike: AsdEvent, events_left: tuple[AsdEvent, ...]) -> LocalTime | None:
-        """Return the first event of a logged strike's group: the first listed, otherwise the first in the window."""
+        """Return the first event of a logged strike's group: the first one listed, or else the first in the window."""
         listed = strike.group_since is not None or strike.group_since_step is not None
         if strike.kind is not AsdKind.STRIKE or listed or strike.time is None:
             return strike.group_since

@@ -67,7 +67,10 @@ class Abnormal:
 
 
 class StrikeRule(Protocol):
-    """The counting rule of one implementation. One object per rank: ranks do not share their history."""
+    """The counting rule of one implementation.
+
+    Each rank has its own object, because ranks do not share their history.
+    """
 
     def take(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
         """Yield the log entries for one abnormal value, in order of time."""

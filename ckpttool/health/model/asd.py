@@ -41,7 +41,7 @@ class AsdCheck:
     config: AsdConfig
     """The effective settings; the defaults if the parser raises."""
     error: str | None
-    """Why the real parser raises an error, so that training does not start; None if it raises none."""
+    """The error of the real parser, which prevents the training run from starting; None if it raises no error."""
     findings: tuple[Finding, ...]
 
 
@@ -94,7 +94,7 @@ class AsdEvent:
     group_since_step: Step | None = None
     """Step of a strike's first event, if the log lists steps."""
     message: str = ""
-    """The detector's own message if that is a sentence; otherwise empty."""
+    """The detector's own message if it is a sentence; otherwise empty."""
     source: str = ""
     line: int = 0
     """Line number, from 1."""

@@ -98,7 +98,7 @@ class JudgedSteps:
     last: Step | None
     """Last step that the log covers: a log that prints every tenth step also covers the nine after each."""
     why: str
-    """Why no earlier step could be judged, as a clause."""
+    """The reason why no earlier step could be judged, as a clause."""
 
     def objection(self, step: Step | None) -> str | None:
         """Return why a step is unknown, as a clause, or None if the policy judged it."""
@@ -237,7 +237,7 @@ class HealthJudgement:
     source: str
     """`log`, `record`, `weights`, `replicas` or `none`: the evidence for `health`."""
     note: str | None = None
-    """Why the checkpoint could not be judged, as one sentence; None if it could."""
+    """The reason why the checkpoint could not be judged, as one sentence; None if it was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

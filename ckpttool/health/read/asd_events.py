@@ -257,7 +257,7 @@ def _with_member(strike: AsdEvent, text: bytes) -> AsdEvent:
 
 
 def _time(stamp: str | None, line: str) -> LocalTime | None:
-    """Return the time stamp, otherwise the clock at the head of the line (MindSpore: `2025-08-26-10:46:26.665.782`)."""
+    """Return the time stamp, or else the clock at the head of the line (MindSpore: `2025-08-26-10:46:26.665.782`)."""
     if stamp is None:
         head = _HEAD_TIME.search(line)
         stamp = f"{head[1]} {head[2]}" if head else None

@@ -21,7 +21,7 @@ from ckpttool.health.model.events import HealthTimeline, JudgedSteps, SuspectInt
 SCHEMA = "ckpttool/replay/1"
 
 REPLAY_LIMIT = 64 << 20
-"""Maximum bytes. A replay of a year's training with a spike per minute fits."""
+"""Maximum bytes, enough for a replay of a year's training with a spike per minute."""
 
 REPLAY_HEAD = 64
 """Number of bytes at the beginning that include the schema."""

@@ -85,7 +85,7 @@ def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 
     Args:
         notes: The logs' entries besides numbers, in order.
         newest: The last step that the logs show.
-        at_end: Number of consecutive steps up to `newest` that the training skipped. A trainer's own log has no line
+        at_end: Number of consecutive steps up to `newest` that the run skipped. A trainer's own log has no line
             about the stop if the exception is not logged.
     """
     stops = [
@@ -132,7 +132,7 @@ def spike_to_pass(
         around: Use the spike nearest to this step; None for the last spike.
         reading: The logs that were read.
         threshold: The global norm from which a step is a spike; None to let a z-score decide.
-        skipped: Ascending steps that the training skipped, which did no harm and are not spikes.
+        skipped: Ascending steps that the run skipped, which did no harm and are not spikes.
 
     Raises:
         UsageError: There is no spike; the message names alternatives.
@@ -265,7 +265,7 @@ def advise_after_stop(
     advance: the same batches give the same norms, and training would stop again immediately.
 
     Args:
-        stop: The step at which the training stopped.
+        stop: The step at which training stopped.
         good: Steps of checkpoints that may be loaded, in any order.
         count: Number of consecutive steps, including `stop`.
         clock: Samples consumed at some step.

@@ -40,7 +40,7 @@ def judge_health(
 
     Args:
         saves: The checkpoints, in display order.
-        attempts: Each start of the training in the logs; empty without a log.
+        attempts: Each start of the training run in the logs; empty without a log.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to use the record alone.
         pipeline_stages: Number of stages of the run, if known. With one stage nothing was ever measured, whatever is
             recorded, unless the trainer records only measured values.

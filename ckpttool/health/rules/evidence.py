@@ -197,7 +197,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Report the run's progress after a save; None if the last start did not write that save, or made no progress."""
+    """Report the run's progress after a save, or return None if the last start did not write it or made no progress."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
@@ -229,11 +229,11 @@ class ReadLogs:
     timelines: tuple[HealthTimeline, ...]
     """The timelines in saved replays."""
     written: Mapping[CheckpointKey, LocalTime]
-    """When each checkpoint's files were written, on the clock of the logs."""
+    """The times when each checkpoint's files were written, on the clock of the logs."""
 
     @property
     def attempts(self) -> Sequence[LogAttempt] | None:
-        """Each start of the training; None if none are known."""
+        """Each start of the training run; None if unknown."""
         return None if self.log is None else self.log.attempts
 
 

@@ -14,7 +14,7 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
 
     Args:
         point: The resume point according to the saves.
-        attempts: Each start of the training, in the order of time.
+        attempts: Each start of the training run, in the order of time.
         home: The start that saved the chosen checkpoint.
     """
     step, size = point.step, point.checkpoint.scalars.global_batch_size

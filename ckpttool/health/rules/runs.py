@@ -26,7 +26,10 @@ class Home:
     attempts: tuple[int, ...]
     """The attempts that may have saved the checkpoint, ascending."""
     sure: bool
-    """Whether one of these attempts certainly saved it; otherwise the logs may show the step only for other starts."""
+    """Whether one of these attempts certainly saved the checkpoint.
+
+    If not, the logs may show the step only for other starts.
+    """
 
     @property
     def known(self) -> int | None:
@@ -53,7 +56,7 @@ _ANYWHERE = Home(attempts=(), sure=False)
 def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | None) -> tuple[Home, ...]:
     """Return for each checkpoint the attempts in the logs that may have saved it.
 
-    All saves of a run come from one start of the training, and a later run comes from a later start. So runs are
+    All saves of a run come from one start of the training run, and a later run comes from a later start. So runs are
     assigned to attempts in order. A run fits an attempt that shows all of its steps, and as many runs as possible are
     assigned. If some remain, the assignment must also use as many attempts as possible. If two such assignments differ
     for a run, its attempt is unknown. A run may have only some of its steps in the log, because the log lost its
@@ -124,7 +127,7 @@ def course(attempts: Sequence[LogAttempt], place: int) -> tuple[list[StepMetrics
 
 
 def _place_by_samples(rows: Sequence[StepMetrics], attempt: LogAttempt) -> int:
-    """Return how many steps a start with a larger batch size continued from, by the samples; otherwise 0.
+    """Return the number of steps from which a start with a larger batch size continued, by the samples, or 0.
 
     With an equal batch size, more samples at the same step mean that data was skipped, and that the run did go back.
     """

@@ -97,9 +97,9 @@ class _Judge:
         self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
         self.stale: set[int] = set()
         self._homes: dict[int, set[int]] = {}
-        """By rank: the seats that have the rank's files, over all saves."""
+        """The seats that have files of a rank, by rank, over all saves."""
         self._times: Counter[tuple[int, frozenset[int]]] = Counter()
-        """By seat and set of ranks: number of saves of which the seat has files from exactly these ranks."""
+        """Number of saves from which a seat has files of exactly these ranks, by seat and set of ranks."""
         for checkpoint in inventory.checkpoints:
             for at, ranks in self._ranks_of(checkpoint).items():
                 self._times[at, ranks] += 1
@@ -400,7 +400,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
-    """Return whether two records may describe the same bytes, because they agree as far as both files were checked."""
+    """Return whether two records may describe the same bytes, because their checks agree."""
     if first is None or second is None:
         return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]

@@ -194,7 +194,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
         return history
 
     largest: dict[tuple[int, bytes], DigestHistory] = {}
-    """By checkpoint and digest: among the histories with that digest, the one with the most copies."""
+    """The history with the most copies, by checkpoint and digest."""
     for history in sorted(column, key=lambda history: -sizes[history]):
         for index, digest in enumerate(history):
             if digest is not None:

@@ -52,16 +52,16 @@ class Context(NamedTuple):
     recorded: RecordedSlices | None = None
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
-    """Finds the differing bytes of two shards; None to skip the search."""
+    """The function that finds the differing bytes of two shards; None to skip the search."""
     sealed: Collection[str] = ()
     """Paths of files that match a manifest."""
     rebuilt: Mapping[str, str | None] = {}
-    """By path of a rebuilt file: the save's file from which it was rebuilt; None if that file has changed.
+    """The file of the save from which a file was rebuilt, by the path of the rebuilt file; None if it has changed.
 
     The two files count as a single sample.
     """
     ranks: Collection[Rank] = ()
-    """All ranks that should have files in the checkpoint, as far as known."""
+    """The known ranks that should have files in the checkpoint."""
 
 
 _NOTHING = Context()
@@ -74,7 +74,7 @@ def compare_replicas(
 
     Args:
         reports: Reports on the checkpoint's shards; reports without digests are not evidence.
-        saves: Other checkpoints of the training, nearest first; may be empty.
+        saves: Other checkpoints of the training run, nearest first; may be empty.
         context: Other known facts.
     """
     of_roles = [_compare_role(role, by_rank, saves, context) for role, by_rank in _by_role(reports).items()]
@@ -283,7 +283,7 @@ def reader_of_tensors(storage: Storage) -> Look:
 def differing_bytes(
     ours: ByteSource, theirs: ByteSource, reports: tuple[ShardReport, ShardReport], name: str
 ) -> DifferingBytes | None:
-    """Find where a tensor differs between two files; None if either file no longer has the tensor.
+    """Find where a tensor differs between two files; return None if either file no longer has the tensor.
 
     If the complete tensor is equal, the number of differing bits is 0.
 

@@ -50,7 +50,7 @@ def judge_replicas(
 
     Args:
         current: The tensors of each rank at the checkpoint that is judged, as far as they are known.
-        samples: Other known checkpoints of the training, nearest first among the older and among the later ones.
+        samples: Other known checkpoints of the training run, nearest first among the older and among the later ones.
         recorded: The slices of each rank according to the trainer's own record.
     """
     # Before the first update many tensors are equal on ranks that are not replicas.
@@ -109,7 +109,8 @@ class _Comparison:
         """The number of ranks with each tensor."""
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
         self._copies_of_file = dict(self._count_copies())
-        """Number of ranks whose complete files are copies, by one of them; 1 if nothing shows that they are."""
+        """Number of ranks whose complete files are copies, by one of them; 1 if no evidence shows that they are copies.
+        """
 
     def _count_copies(self) -> Iterator[tuple[IdenticalRanks, int]]:
         """Count the copies of each file: damage to one of them at another checkpoint does not separate them."""
@@ -257,7 +258,7 @@ class _Comparison:
         self._differences[group].append(difference)
 
     def _were_replicas(self, group: IdenticalRanks, difference: _Difference, changes: int) -> bool:
-        """Return whether a tensor was equal because the files are replicas, of which nearly all tensors are equal.
+        """Return whether a tensor was equal because the files are replicas, with nearly all tensors equal.
 
         Args:
             group: One of the two files.

@@ -94,7 +94,7 @@ class DifferingBytes(NamedTuple):
 
 
 class SuspicionKind(str, Enum):
-    """How a file compares with its replicas."""
+    """The result of comparing a file with its replicas."""
 
     DIFFERS = "differs"
     """The file differs in some tensors, and at no other checkpoint before or after."""
@@ -103,7 +103,7 @@ class SuspicionKind(str, Enum):
     DRIFTED = "drifted"
     """The file differs from some checkpoint on, here and at every known later checkpoint."""
     TIED = "tied"
-    """The file differs in some tensors, in which as many copies agree with it as disagree."""
+    """The file differs in some tensors, and as many copies agree with it as disagree."""
     PARTED = "parted"
     """All files differ, so they are no longer replicas."""
     COPIED = "copied"

@@ -1,4 +1,4 @@
-"""The answers of commands, one module each: JSON and table."""
+"""The answers of commands, as JSON and as tables, in one module per answer."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
 
 
 def saved_at(saved_ns: int | None) -> str | None:
-    """Format the time of a save for JSON, in UTC; None if no file shows it."""
+    """Return the time of a save for JSON, in UTC, or None if no file shows it."""
     return None if saved_ns is None else moment_if_any(saved_ns / NS)
 
 
@@ -204,7 +204,7 @@ class _Column(NamedTuple):
 _NOT_TOLD = "?"
 
 _NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
-"""Columns with values that only some trainers save; a column is hidden if no save has a value for it."""
+"""Columns with values that only some trainers save; a column is hidden if it has no values."""
 
 
 def _tells(column: _Column) -> bool:
@@ -272,7 +272,7 @@ class _CheckpointTable:
 
 
 def minute(saved_ns: int | None) -> str | None:
-    """Format the time of a save for people, in UTC: `2026-11-20 03:00`; None if no file shows it."""
+    """Return the time of a save for people, in UTC (`2026-11-20 03:00`), or None if no file shows it."""
     time = saved_at(saved_ns)
     return None if time is None else to_the_minute(time)
 
@@ -283,7 +283,7 @@ def to_the_minute(time: str) -> str:
 
 
 def age(saved_ns: int | None, now: float) -> str | None:
-    """Format the age of a save; None if no file shows it, or if it is in the future because of a wrong clock."""
+    """Return the age of a save, or None if no file shows it or a wrong clock puts it in the future."""
     since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
     return None if since is None or since < 0 else lasting(since)
 

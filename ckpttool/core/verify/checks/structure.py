@@ -182,7 +182,7 @@ def _hash(data: bytes) -> str:
 
 
 def metadata_hash(header: Header) -> str | None:
-    """Hash the header text that siblings share, for comparison; None if there is no such text."""
+    """Return the hash of the header text that siblings share, or None if there is no such text."""
     common = _common(header)
     return _text_hash(common) if common else None
 

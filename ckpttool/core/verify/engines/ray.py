@@ -148,7 +148,7 @@ def _imported() -> ModuleType:
 
 
 def _assert_answers(address: str) -> None:
-    """Check that the address responds, because Ray itself would retry for minutes, with messages on stderr.
+    """Check that the address responds. Ray itself would retry for minutes, with messages on stderr.
 
     Raises:
         UsageError: The address is invalid.

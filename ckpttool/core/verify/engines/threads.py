@@ -139,7 +139,7 @@ class _Worker:
             self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
-        """Abandon the thread if its task hangs, and return the task; None if the task does not hang."""
+        """Abandon the thread and return its task if the task hangs; otherwise return None."""
         with self._lock:
             if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
                 return None

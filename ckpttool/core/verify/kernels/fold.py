@@ -80,7 +80,7 @@ class NumericFold:
     __slots__ = ("_dtype", "_fragments", "_layout", "_np", "_scratch", "_seen", "_signed", "_unsigned")
 
     def __init__(self, dtype: DType, scratch: Scratch) -> None:
-        """Start empty.
+        """Store the type, and the memory to use.
 
         Raises:
             KeyError: `dtype` is not in `FLOATS`.

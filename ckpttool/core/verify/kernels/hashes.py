@@ -1,4 +1,4 @@
-"""xxh3-128 and CRC32 of a range and of each 64 MiB of it, fed block by block."""
+"""xxh3-128 and CRC32 of a range and of each 64 MiB in it, fed block by block."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class EntryDigest:
     scalar: bytes
     """The data of an integer without dimensions, as far as it was read; empty for all other entries."""
     numeric: NumericPartial | None
-    """None if it was not requested, or the elements are not floating-point numbers."""
+    """The statistics; None if not requested, or if the elements are not floating-point numbers."""
 
     @property
     def is_complete(self) -> bool:

@@ -266,7 +266,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
         current: The shard.
         past: The shard that it is compared with.
         unchanged: Number of other ranks that still have the tensors that they shared with this rank.
-        same_run: Whether the same start of the training wrote both, so that the configuration did not change in
+        same_run: Whether the same start of the training run wrote both, so that the configuration did not change in
         between.
     """
     fewer = (current.tensors or 0) < (past.tensors or 0)
@@ -321,7 +321,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
 
 
 def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
-    """Find a lost checksum, because a truncated file may look as if it never had a checksum."""
+    """Find shards that lost their checksum: a truncated file may look as if it never had one."""
     carriers = [report for report in peers.reports if report.embedded_checksum]
     before = [pair for pair in peers.pairs if pair.past.embedded_checksum and pair.sibling.same_run]
     # If several shards all had a checksum before and none has one now, checksums were switched off.

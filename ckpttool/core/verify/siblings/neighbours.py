@@ -46,7 +46,7 @@ class Sibling:
     older: bool
     """Whether the sibling was saved before the judged checkpoint."""
     same_run: bool
-    """Whether the same start of the training wrote the sibling; between two starts, the configuration may change."""
+    """Whether the same start of the run wrote the sibling; between two starts, the configuration may change."""
     sealed: frozenset[str] = frozenset()
     """Paths of the shards whose header matches a manifest."""
 
