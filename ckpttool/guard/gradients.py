@@ -7,6 +7,7 @@ decay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from traceback import walk_stack
@@ -100,17 +101,23 @@ class Losses:
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
-        self._taint: Tensor | None = None  # zero as long as all are finite; a non-finite loss makes it NaN
+        # Zero as long as all are finite; a non-finite loss makes it NaN. None: `_sum` is a single loss and shows it.
+        self._taint: Tensor | None = None
 
     def add(self, loss: Tensor | float) -> None:
         """Add the loss of one micro-batch, of any shape, as passed to `backward`."""
         value = torch.as_tensor(loss).detach()
         value = own_part(value)  # a sharded loss: each rank has all of it, and reading it involves all ranks
+        if self._sum is None and not value.dim():
+            self._sum = value.clone()  # a compiled training may write its next loss to the same memory
+            return
         taint = value * 0
         if value.dim():
             value, taint = value.sum(), taint.sum()
-        self._sum = value if self._sum is None else self._sum + value
-        self._taint = taint if self._taint is None else self._taint + taint
+        if self._sum is not None:
+            taint = taint + (self._sum * 0 if self._taint is None else self._taint)
+            value = self._sum + value
+        self._sum, self._taint = value, taint
 
     def read(self, norm: Tensor | float, embedding: Tensor | None = None) -> Reading:
         """Return the norm, the losses and the embedding's sum of squares, using one transfer from the device."""
@@ -126,7 +133,8 @@ class Losses:
         squares = None if embedding is None else values.pop()
         if self._sum is None:
             return Reading(norm=values[0], loss=None, losses_finite=True, embedding=squares)
-        return Reading(norm=values[0], loss=values[1], losses_finite=values[2] == 0, embedding=squares)
+        are_finite = math.isfinite(values[1]) if self._taint is None else values[2] == 0
+        return Reading(norm=values[0], loss=values[1], losses_finite=are_finite, embedding=squares)
 
 
 def _are_here(*tensors: Tensor) -> bool:

@@ -195,6 +195,14 @@ def test_a_change_that_torch_does_not_count_is_seen_by_the_batchs_hash(way: str)
     assert memory.micro_batches[0].was_changed
 
 
+def test_a_loss_is_captured_as_it_was_if_the_training_uses_its_memory_again() -> None:
+    memory, loss = StepMemory(nn.Linear(1, 1)), torch.zeros(())
+    for value in (2.0, 3.0):
+        memory.micro(torch.ones(1))
+        memory.loss(loss.fill_(value))
+    assert [None if micro.loss is None else float(micro.loss) for micro in memory.micro_batches] == [2.0, 3.0]
+
+
 def accumulated(output: Path, room: int) -> tuple[Told, list[float]]:
     """Train one step of four micro-batches of 24 kB, the second of which is not finite."""
     torch.manual_seed(0)

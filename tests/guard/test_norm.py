@@ -59,6 +59,43 @@ def test_the_sum_of_losses_is_read_with_the_norm_and_one_that_is_not_finite_is_n
     assert losses.read(1.0).losses_finite is False
 
 
+@pytest.mark.parametrize("values", [[2.0], [2.0, 3.0]], ids=["one", "two"])
+def test_a_loss_is_read_as_it_was_added_if_the_training_uses_its_memory_again(values: list[float]) -> None:
+    losses, memory = Losses(), torch.zeros(())
+    for value in values:
+        losses.add(memory.fill_(value))
+    memory.fill_(math.nan)
+    reading = losses.read(torch.tensor(1.0))
+    assert (reading.loss, reading.losses_finite) == (sum(values), True)
+
+
+@pytest.mark.parametrize("before", [[], [1.0]], ids=["alone", "after a finite one"])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_single_loss_that_is_not_finite_is_seen(before: list[float], bad: float, is_here: bool) -> None:
+    losses = Losses()
+    for value in (*before, bad):
+        losses.add(torch.tensor(value))
+    with patch.object(gradients, "_are_here", lambda *_: is_here):
+        assert losses.read(torch.tensor(1.0)).losses_finite is False
+
+
+@pytest.mark.parametrize("later", [1.0, torch.ones(2)], ids=["scalar", "vector"])
+def test_a_first_loss_that_is_not_finite_stays_seen_after_a_later_one(later: torch.Tensor | float) -> None:
+    losses = Losses()
+    losses.add(torch.tensor(math.inf))
+    losses.add(later)
+    losses.add(torch.tensor(-math.inf))
+    assert losses.read(1.0).losses_finite is False
+
+
+def test_finite_losses_of_many_samples_are_finite_even_if_their_sum_is_not() -> None:
+    losses = Losses()
+    losses.add(torch.full((4,), 3e38))
+    reading = losses.read(torch.tensor(1.0))
+    assert (reading.loss, reading.losses_finite) == (math.inf, True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bad", [1.0, math.inf, math.nan])
 def test_one_transfer_from_a_device_reads_what_is_read_here_one_by_one(dtype: torch.dtype, bad: float) -> None:

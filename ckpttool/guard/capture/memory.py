@@ -204,7 +204,8 @@ class StepMemory:
         if self.is_compiled is None:
             self.is_compiled = comes_from_compiled(loss)
         if self.micro_batches:
-            self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that was already read
+            # Some callers pass a number. Copied: a compiled training may write its next loss to the same memory.
+            self.micro_batches[-1].loss = torch.as_tensor(loss).detach().clone()
 
     def forget(self) -> None:
         """Discard a step. If torch counted a change to one of its batches, copy batches from now on."""
