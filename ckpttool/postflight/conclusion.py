@@ -8,6 +8,7 @@ from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Comparison, Judged, State, Word
 from ckpttool.postflight.model.answers import Conclusion, Outcome
 from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, JUDGED
+from ckpttool.postflight.rules.weights import ROWS_FOR_WORD
 
 _OPEN = frozenset({State.NOT_SHOWN, State.CONSISTENT})
 
@@ -33,11 +34,14 @@ def conclude(
         incomparable: Why the steps of both runs cannot be compared; None if they can.
     """
     contradicted = [judged for judged in aspects if is_against(judged, accepted)]
-    if any(judged.word not in _SUSPECTED for judged in contradicted):
-        return Conclusion(outcome=Outcome.WRONG)
+    count = len(comparison.repeated)
+    words = {judged.word for judged in contradicted}
+    if words - _SUSPECTED:
+        # A few rows more may show the cause.
+        until = _step_of(ROWS_FOR_WORD - count, coming) if words == {Word.DIFFERS} else None
+        return Conclusion(outcome=Outcome.WRONG, until=until, is_final=until is None)
     if incomparable is not None:
         return Conclusion(outcome=Outcome.UNKNOWN, missing=incomparable)
-    count = len(comparison.repeated)
     until = _step_of(JUDGED - count, coming)
     if contradicted:
         return Conclusion(

@@ -289,6 +289,19 @@ class TestWaiting:
         said = ask("postflight", *logs, "--wait", "1h")
         assert (said.code, pauses) == (ExitCode.OK, [verbs.POLL_SECONDS] * 2), "first absent, then too short"
 
+    def test_a_difference_of_few_steps_is_read_again_until_its_cause_shows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = rows_of(after("older_weights_newer_counter"))
+        log = write_rows(tmp_path / "after.csv", up_to(rows, 510))
+        logs = ("--before", BEFORE, "--after", log, "--from-step", "500", "--json")
+        said = ask("postflight", *logs)
+        assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-differs"])
+        assert (said.json["missing_until_step"], said.json["is_final"]) == (520, False)
+        monkeypatch.setattr(time, "sleep", lambda _seconds: write_rows(tmp_path / "after.csv", rows))
+        said = ask("postflight", *logs, "--wait", "1h")
+        assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-other-checkpoint"])
+
     def test_a_final_answer_needs_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it waits"))
         assert compare("optimizer_lost", "--wait", "1h").code == ExitCode.DAMAGE

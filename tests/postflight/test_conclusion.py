@@ -73,6 +73,18 @@ def test_a_contradiction_is_wrong_unless_it_is_accepted(word: Word) -> None:
     assert ended(seen, accepted=frozenset({word})) == (Conclusion(outcome=Outcome.RESUMED), ExitCode.OK)
 
 
+@pytest.mark.parametrize(("rows", "coming", "until"), [(8, 22, 520), (8, 2, 510), (8, 0, None), (20, 10, None)])
+def test_a_difference_without_a_cause_waits_for_the_rows_that_may_show_it(
+    rows: int, coming: int, until: int | None
+) -> None:
+    seen = comparison(PROVEN | {Aspect.WEIGHTS: State.CONTRADICTED}, word=Word.DIFFERS, rows=rows)
+    conclusion, code = ended(seen, coming=coming)
+    assert (conclusion.outcome, code) == (Outcome.WRONG, ExitCode.DAMAGE)
+    assert (conclusion.until, conclusion.is_final) == (until, until is None)
+    named = comparison(PROVEN | {Aspect.WEIGHTS: State.CONTRADICTED}, word=Word.CHECKPOINT, rows=rows)
+    assert ended(named, coming=coming)[0].is_final
+
+
 def test_a_lost_random_state_is_only_suspected() -> None:
     seen = comparison(PROVEN | {Aspect.WEIGHTS: State.CONTRADICTED}, word=Word.RANDOM)
     conclusion, code = ended(seen)

@@ -94,19 +94,3 @@ class Comparison:
     def of(self, aspect: Aspect) -> Judged:
         """Return the judgement of an aspect."""
         return next(judged for judged in self.aspects if judged.aspect is aspect)
-
-    @property
-    def words(self) -> tuple[Word, ...]:
-        """The faults, in the order of the aspects."""
-        return tuple(judged.word for judged in self.aspects if judged.word is not None)
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether an aspect is contradicted."""
-        return any(judged.state is State.CONTRADICTED for judged in self.aspects)
-
-    @property
-    def is_right(self) -> bool:
-        """Whether data, weights and updates are proven equal, and nothing is contradicted."""
-        proven = {judged.aspect for judged in self.aspects if judged.state is State.PROVEN}
-        return not self.is_wrong and {Aspect.DATA, Aspect.WEIGHTS, Aspect.UPDATE} <= proven

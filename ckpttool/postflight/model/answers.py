@@ -38,9 +38,9 @@ class Conclusion:
     missing: str | None = None
     """Why it is unknown, in one clause; None if it is known."""
     until: Step | None = None
-    """The step that the resumed run has to log for a certain outcome; None if that is unknown, or none helps."""
+    """The step that the resumed run has to log for a certain outcome or cause; None if unknown, or none helps."""
     is_final: bool = True
-    """Whether further steps of the resumed run cannot change it."""
+    """Whether further steps of the resumed run cannot change the outcome or its cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

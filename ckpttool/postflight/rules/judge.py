@@ -66,7 +66,8 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
     if not any(row.step <= resume.saved for row in before):
         raise NothingToCompare(f"the log has no step before the save at step {resume.saved}")
     interval = _interval(before)
-    position, resume = _position(after[0].step, interval, resume)
+    first = after[0].step
+    position, resume = _position(first, interval, resume)
     if resume.is_averaged and interval > 1 and resume.saved % interval:
         after = after[1:]  # its mean begins at the resume
     loss = column_of(loss_of, before, after, resume.saved)
@@ -75,8 +76,8 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
     steps = _repeated(before, after, resume.saved)
     comparison = Comparison(
         saved=resume.saved,
-        loaded=resume.saved,
-        first=after[0].step if after else Step(resume.saved + interval),
+        loaded=resume.saved if resume.saved < first else None,
+        first=first,
         aspects=(),
         repeated=tuple(_rows(before, after, steps)),
         median_z=None if loss is None or not steps else median(loss.z(_within(loss, steps)[:JUDGED]) or [0.0]),
@@ -196,12 +197,25 @@ def _interval(rows: Sequence[StepMetrics]) -> int:
     return max(1, int(median(gaps))) if gaps else 1
 
 
+def _loaded(first: Step, interval: int, saves: Sequence[Step]) -> Step | None:
+    """Return the step of the save before the first new step; None if it is unknown, or the run began at step 1.
+
+    A log of every step shows it without the save, which may have been deleted since.
+    """
+    newest = max((save for save in saves if save < first), default=None)
+    if newest is not None and newest >= first - interval:
+        return newest
+    if interval == 1 and first > 1:
+        return Step(first - 1)
+    return newest
+
+
 def _position(first: Step, interval: int, resume: Resume) -> tuple[Judged, Resume]:
     """Judge the first new step; if another save was loaded, return the resume from that one."""
     saved, aspect = resume.saved, Aspect.POSITION
     if first <= saved - interval + 1:
-        loaded = max((save for save in resume.saves if save < first), default=None)
-        source = f"the save at step {loaded} was loaded" if loaded is not None else "no save before that step is known"
+        loaded = _loaded(first, interval, resume.saves)
+        source = "no save before that step is known" if loaded is None else f"it continues from step {loaded}"
         judged = Judged(
             aspect=aspect,
             state=State.CONTRADICTED,

@@ -15,7 +15,8 @@ from ckpttool.postflight.rules.numbers import correlation, mean_and_error, rms
 _FAR = 0.05
 """Difference, in units of the step noise, above the first repeated step of every right resume (0.038)."""
 
-_ROWS_FOR_WORD = 20
+ROWS_FOR_WORD = 20
+"""Repeated rows from which the cause of other weights has a word."""
 
 
 def starts_from_scratch(loss: Column, saved: Step, saves: Sequence[Step]) -> bool:
@@ -64,12 +65,12 @@ def judged_weights(  # noqa: PLR0913  callers name them
     def judged(state: State, why: str, word: Word | None = None) -> Judged:
         return Judged(aspect=Aspect.WEIGHTS, state=state, why=why, word=word)
 
-    has_same_data = data.state in {State.PROVEN, State.CONSISTENT}
-    if not steps or not has_same_data:
-        why = "the data differ" if steps else "no step after the save was logged by both runs"
-        return judged(State.NOT_SHOWN, why)
     if not has_first:
-        return judged(State.NOT_SHOWN, "the first step after the save was not logged by both runs")
+        which = "the first step after the save was not" if steps else "no step after the save was"
+        return judged(State.NOT_SHOWN, f"{which} logged by both runs")
+    if data.state not in {State.PROVEN, State.CONSISTENT}:
+        differs = data.state is State.CONTRADICTED
+        return judged(State.NOT_SHOWN, "the data differ" if differs else "it is not shown that the data are the same")
     z = largest_z(columns, steps)
     if z[0] <= EQUAL:
         state = State.PROVEN if is_fine else State.CONSISTENT
@@ -86,7 +87,7 @@ def judged_weights(  # noqa: PLR0913  callers name them
 def _word(loss: Column, steps: Sequence[Step]) -> Word:
     """Return the likely cause of other weights, or of other random numbers."""
     differences = [d / loss.noise for d in loss.differences(steps)]
-    if len(differences) < _ROWS_FOR_WORD:
+    if len(differences) < ROWS_FOR_WORD:
         return Word.DIFFERS
     mean, error = mean_and_error(differences)
     if mean > 3.5 * error and mean > 0.05:  # noqa: PLR2004  as measured
