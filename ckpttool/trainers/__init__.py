@@ -1,4 +1,4 @@
-"""What ckpttool knows about each trainer: the layout of the files, the records, and the settings that load a save."""
+"""Support for each trainer: its file layout, its records, and the settings that load a save."""
 
 FINDINGS = (
     "ckpttool.trainers.findings:TrainersCode",
@@ -7,4 +7,4 @@ FINDINGS = (
     "ckpttool.trainers.deepspeed.findings:DeepSpeedCode",
     "ckpttool.trainers.huggingface.findings:HuggingFaceCode",
 )
-"""`"module:name"` of each class of findings that only trainers have, like `Feature.findings` of a feature."""
+"""References (`"module:name"`) to the finding classes that only trainers have, as in `Feature.findings`."""

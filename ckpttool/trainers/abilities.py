@@ -1,4 +1,7 @@
-"""Optional knowledge about a trainer: each part is an object that answers questions, or None if nothing is known."""
+"""Optional abilities of a trainer.
+
+Each ability is an object that answers questions; None means that nothing is known.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from ckpttool.core.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
-"""Settings of a policy, by name."""
+"""Settings of a policy, as pairs of name and value."""
 
 
 class HealthFile(Protocol):
@@ -34,11 +37,16 @@ class HealthFile(Protocol):
         ...
 
     def read(self, storage: Storage, path: str) -> HealthBook:
-        """Read the records and report problems as findings. The path is relative to the storage's root."""
+        """Read the records, and report problems as findings.
+
+        The path is relative to the storage's root.
+        """
         ...
 
     def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Return the file's content with the health of saves, by recorded name; the old content if nothing changes.
+        """Return the file's content with the health of the given saves added.
+
+        Each judgement is a save's recorded name and its health. If nothing changes, the old content is returned.
 
         Raises:
             ValueError: The old content is not from such a file.
@@ -50,11 +58,14 @@ class ConfigReader(Protocol):
     """Reader of a trainer's configs."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Return without parsing whether a file may be the trainer's config; False only if `read` would return None."""
+        """Check, without parsing, whether a file may be the trainer's config.
+
+        The result is False only if `read` would return None.
+        """
         ...
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return the config's settings for resuming, parallelism and data; None for any other file.
+        """Return the config's settings for resuming, parallelism and data; None if it is not this trainer's.
 
         Only keys that no other trainer uses identify the trainer.
 
@@ -80,16 +91,16 @@ class ConfigReader(Protocol):
         ...
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Return the correct value for each mistake that has only one."""
+        """Return the fix for each mistake that has only one correct value."""
         ...
 
 
 class LaunchTarget(Protocol):
-    """How a trainer is started."""
+    """The config and the commands that start a trainer."""
 
     @property
     def folder(self) -> str:
-        """The folder in which the trainer's commands are run, as its documentation names it."""
+        """The folder in which the trainer's commands are run, as named in its documentation."""
         ...
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
@@ -101,7 +112,7 @@ class LaunchTarget(Protocol):
         ...
 
     def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
-        """Return the shell command for each node, by node rank.
+        """Return the shell command for each node, ordered by node rank.
 
         Raises:
             UsageError: No job can be started with these arguments.
@@ -109,7 +120,7 @@ class LaunchTarget(Protocol):
         ...
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Report a config for a different number of devices than will be started, whatever the checkpoint."""
+        """Report a config that is written for a different number of devices, whatever the checkpoint."""
         ...
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
@@ -119,7 +130,7 @@ class LaunchTarget(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStart:
-    """A start of the trainer that names no save explicitly."""
+    """A start of the trainer without an explicitly named save."""
 
     storage: Storage
     """The tree."""
@@ -133,7 +144,7 @@ class OwnStart:
 
 
 class Simulator(Protocol):
-    """Simulation of the choice that a trainer makes on its own."""
+    """Simulator of the save that a trainer chooses on its own."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Return the save that a version of the trainer would load, the reason, and the outcome.
@@ -159,7 +170,7 @@ class Simulator(Protocol):
 
 
 class Phrasing(Protocol):
-    """Translates ckpttool's advice into a trainer's settings."""
+    """Translation of ckpttool's advice into a trainer's settings."""
 
     @property
     def own_policy(self) -> str | None:

@@ -1,7 +1,7 @@
 """The interfaces of a trainer: the layout of its files, the meaning of its records, and its settings for a load.
 
-A layout has no defaults: a new layout must answer every question, and mypy reports each missing answer. For a trainer,
-a missing answer means unknown: "unknown", None and a `Refusal` are also answers.
+A layout has no defaults: it must define every method, and mypy reports any that is missing. A trainer's abilities are
+optional: a missing one means unknown. "Unknown", None and a `Refusal` are valid answers.
 """
 
 from __future__ import annotations
@@ -46,25 +46,30 @@ class ScanOptions:
     """Data that a scan collects in addition to names."""
 
     sizes: bool = False
-    """Whether to read every shard's stamp as well, which takes one more call per file."""
+    """Whether to read the size and time of every shard as well.
+
+    This takes one more call per file.
+    """
     steps_per_epoch: int | None = None
-    """Sink size, or batches in the data set: used to convert names to steps if no shard shows the steps."""
+    """Sink size, or number of batches in the data set.
+
+    It converts names to steps if no shard contains its step.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A valid answer: this layout does not support the request."""
+    """The answer of a layout that does not support a request."""
 
     why: str
-    """The reason, worded to follow the path or the request in a sentence: "is one checkpoint, not a tree of
-    …"."""
+    """The reason, worded to follow a path or a request: "is one checkpoint, not a tree of …"."""
     is_of_tree: bool = False
-    """True if no save of the tree may ever be moved; False if the refusal is only about this save, for now."""
+    """True if the refusal applies to every save of the tree, permanently; False if only to this save, for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The meaning of a path inside a tree."""
+    """The part of a tree that a path selects."""
 
     focus: str | None
     """Name of the save or of the selected file; None for all saves."""
@@ -73,48 +78,60 @@ class Part:
 
     @classmethod
     def of_save(cls, name: str) -> Part:
-        """Return the meaning of a save's own folder and its contents."""
+        """Return the part for a save's own folder and its contents."""
         return cls(focus=name, resolved_from=f"checkpoint {name}")
 
 
 WHOLE_TREE = Part(focus=None, resolved_from=None)
-"""The meaning of a file in the root that belongs to no single save, such as a tracker or a part of the only save."""
+"""The part for a file in the root that belongs to no single save, such as a tracker.
+
+It also stands for a file of the only save.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The files that belong to one save only, and may be moved with it."""
+    """The files that belong to only one save, and may be moved with it."""
 
     paths: tuple[str, ...]
-    """Files, or the one folder that contains them, relative to the root. The first path is moved first: without it, the
-    save no longer looks intact."""
+    """Files, or the one folder that contains them, relative to the root.
+
+    The first path is moved first: without it, the save no longer looks intact.
+    """
     records: tuple[str, ...] = ()
-    """The trainer's records of a save, apart from the shards; their times also show that a save is in progress."""
+    """The trainer's records in a save, in addition to the shards.
+
+    Their times also show whether a save is in progress.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSigns:
-    """The names by which a layout is recognized, without importing the layout."""
+    """The names that identify a layout, available without importing the layout."""
 
     name: str
     """Name for `--layout` and JSON."""
     sign: str
-    """The sign of the layout's folder, for messages: `rank_N/`, with a slash for a folder."""
+    """The sign as shown in messages: `rank_N/`, with a slash for a folder."""
     gives_way: bool = False
-    """Whether other layouts' saves have these signs too: if another layout claims a folder, only that layout counts."""
-    recognise: Callable[[Listing], bool]
-    """Returns whether a folder has this layout, judged by its names, or by the names in its folders if other layouts
-    use the same folder names.
+    """Whether saves of other layouts also have these signs.
 
-    The folder is the root of the tree, which contains the saves: a save itself is a part of the tree around it. The
-    listing may contain only one entry, whose contents then identify the trainer of the save.
+    If another layout matches a folder, this layout is ignored.
+    """
+    recognise: Callable[[Listing], bool]
+    """Returns whether a folder has this layout, judged by names alone.
+
+    The names in the folder decide, or the names in its subfolders if other layouts use the same folder names. The
+    folder is the root of the tree: a save itself is a part of the tree around it. The listing may contain only one
+    entry, whose contents then identify the trainer of the save.
 
     Raises:
         OSError: A folder that would decide the answer cannot be listed.
     """
     part: Callable[[Listing, str, str | None], Part | Refusal | None]
-    """Returns the part to which a folder below the root, or a file in it or in the root, belongs if the tree has this
-    layout.
+    """Returns the part to which a path belongs if the tree has this layout.
+
+    The path is a folder below the root, or a file in the root or in such a folder.
 
     Args:
         listing: The root, or only the path's first entry: if a save may have any name, the contents of
@@ -157,7 +174,10 @@ class Layout(Protocol):
 
     @property
     def rank_files(self) -> RankFiles:
-        """Location of a save's rank files: whether an absent file is missing, or may be on a different machine."""
+        """Location of a save's rank files.
+
+        It decides whether an absent file is missing, or may be on a different machine.
+        """
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -165,10 +185,10 @@ class Layout(Protocol):
         ...
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add to a save its own records that are too large to read for every save of a tree.
+        """Add the records of a save that are too large to read for every save of a tree.
 
-        This is called for each save that is judged, before its shards are opened. It reports missing files as findings,
-        and sets the minimum lengths of the other files.
+        This is called for each save that is checked, before its shards are opened. It reports missing files as
+        findings, and sets the minimum lengths of the other files.
 
         Raises:
             OSError: The disk could not be read.
@@ -197,11 +217,14 @@ class Layout(Protocol):
         ...
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Return the path of a rank's file, existing or not; a refusal if ranks' files are never copies."""
+        """Return the path of a rank's file, whether or not it exists.
+
+        Refuse if no rank's file is a copy of another's.
+        """
         ...
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the files that a machine needs for any rank; an empty list if each rank reads only its own."""
+        """Return the files that every rank reads; empty if each rank reads only its own files."""
         ...
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
@@ -222,7 +245,10 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return by path the contents of the trainer's pointers that name a save; leave out those that cannot."""
+        """Return the pointer contents that name a save, by path.
+
+        A pointer that cannot name the save is left out.
+        """
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -265,7 +291,10 @@ class Effects:
     next_step: Step | None = None
     """First global step; None if it follows the checkpoint's step, because the trainer's counter continues."""
     findings: tuple[Finding, ...]
-    """The trainer's mistakes, the save it loads instead, the config's contradictions, and its reader's findings."""
+    """Findings about the trainer's mistakes, the save that it loads instead, and the config.
+
+    They include the findings of the config's reader.
+    """
 
 
 def no_effects(title: str) -> Effects:
@@ -289,10 +318,10 @@ class Trainer:
     records: str = ""
     """Pattern for names of small files that the trainer reads in saves and next to them; empty if it reads none.
 
-    A machine's part contains the contents of only these files.
+    A part recorded on one machine includes the contents of only these files.
     """
     places: tuple[str, ...] = ()
-    """Places of the trainer's saves below an output folder or a working directory, a training run's own first.
+    """Paths of the trainer's saves below an output folder or a working directory, those of a single run first.
 
     A `*` at the end of a folder's name represents a number: `logs/version_*/saves`.
     """
@@ -303,7 +332,7 @@ class Trainer:
     log_formats_at: tuple[str, ...] = ()
     """Formats of the trainer's logs, each a `LogFormat`, most specific first."""
     logs_mean_loss: bool = False
-    """Whether its logs have the mean of the loss since the last line, and not the loss of a step."""
+    """Whether a log line contains the mean loss since the previous line, instead of the loss of one step."""
     log_places_at: str | None = None
     """Places of the trainer's logs: `LogPlaces`."""
     health_file_at: str | None = None
@@ -315,7 +344,10 @@ class Trainer:
     words_at: str | None = None
     """The trainer's settings for ckpttool's advice: `Phrasing`."""
     words_for_at: str | None = None
-    """A function that returns different settings for some trees and logs, as `words_for` does; else `words_at`."""
+    """A function that returns settings for a given tree and logs, as `words_for` does.
+
+    `words_at` is the fallback.
+    """
     asd_dialects_at: tuple[str, ...] = ()
     """The trainer's own detectors of silent errors, each an `AsdDialect`, in addition to the frameworks' detectors."""
     scalars_at: str | None = None
@@ -435,7 +467,7 @@ class Trainer:
         return told(resume)
 
     def owned(self, inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointKey, str]:
-        """Return the saves that a running trainer removes itself and needs to find, with the reason.
+        """Return the saves that a running trainer expects to find and removes itself, with the reason for each.
 
         Args:
             inventory: The complete tree.

@@ -22,7 +22,7 @@ MOST_FOLDERS = 20_000
 
 
 class TreeFolder(NamedTuple):
-    """A folder whose names are those of a tree, or that may be a tree."""
+    """A folder that is a tree according to its names, or that may be one."""
 
     path: str
     is_known: bool
@@ -90,7 +90,7 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 
 
 def _is_in_a_save(root: str, layout: str | None) -> bool:
-    """Return whether a tree in a folder is part of the tree around that folder."""
+    """Return whether a folder is part of a tree that surrounds it."""
     try:
         return any(around.layouts for around in trees_around(root, None, layout_name=layout))
     except OSError:

@@ -35,19 +35,16 @@ Seen = TypeVar("Seen")
 
 
 def _unseen(folder: str) -> frozenset[str]:
-    """Return no names, whatever the folder."""
     del folder
     return frozenset()
 
 
 def _unread(file: str) -> bytes:
-    """Return no bytes, whatever the file."""
     del file
     return b""
 
 
 def _without_record(file: str) -> bytes | None:
-    """Return no record."""
     del file
     return None
 
@@ -58,7 +55,7 @@ class Listing:
 
     entries: tuple[Entry, ...]
     names_in: Callable[[str], frozenset[str]] = _unseen
-    """Lists a folder in this folder; may raise an OSError."""
+    """Lists a subfolder; may raise an OSError."""
     head: Callable[[str], bytes] = _unread
     """Reads the first `HEAD_BYTES` bytes of a file in this folder; may raise an OSError."""
     record: Callable[[str], bytes | None] = _without_record
@@ -82,12 +79,12 @@ class Listing:
     def inside(
         self, pattern: str = _ANY, *, most: int | None = MOST_LOOKED_INTO
     ) -> Iterator[tuple[str, frozenset[str]]]:
-        """Yield the matching folders with their names, highest numbers first.
+        """Yield the matching folders with the names in them, highest numbers first.
 
         Args:
-            pattern: The complete name; by default, any name except that of ckpttool's own folder.
-            most: Number of folders to search; None searches all, in the order of their names, if the highest may be
-                empty.
+            pattern: Pattern for the complete name; by default, any name except that of ckpttool's own folder.
+            most: Number of folders to search. None searches all of them in the order of their names, for the case that
+                the highest are empty.
 
         Raises:
             OSError: A folder cannot be listed, so its contents are unknown; raised after all other folders.
@@ -98,7 +95,7 @@ class Listing:
         """Yield some matching files with their first bytes, highest numbers first.
 
         Args:
-            pattern: The complete name.
+            pattern: Pattern for the complete name.
 
         Raises:
             OSError: A file cannot be read; raised after all other files.
@@ -157,7 +154,7 @@ def list_root(storage: Storage) -> Listing:
 
 
 def show_alone(storage: Storage, entry: Entry) -> Listing:
-    """Return a folder's listing as if the folder contained only this entry; nothing is listed."""
+    """Return a listing that contains only this entry, without listing the folder."""
     return _listing(storage, (entry,))
 
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 """Maximum number of trees that a message names, if several match."""
 MOST_LEVELS_UP = 3
-"""Number of parent folders of the current folder to search for a tree."""
+"""Number of levels to search upwards, starting at the current folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """Evidence for choosing a layout if a folder contains several."""
+    """The user's choice among several layouts or trees."""
 
     layout: str | None
-    """Use only this layout."""
+    """The only layout to use; None for any layout."""
     config: RunConfig | None
     """Config of the run to resume."""
     root: str | None = None
@@ -85,7 +85,9 @@ def locate(
 
 
 def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | None:
-    """Find the tree at a path whose checkpoints are all in the trash, which shows the layout.
+    """Find a tree whose checkpoints are all in the trash.
+
+    The checkpoints in the trash show the layout.
 
     Args:
         path: As in `locate`.
@@ -116,7 +118,9 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
 
 def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
-    """Return the layout selected from several: neither names nor steps show which training run is to continue.
+    """Return the layout selected from several.
+
+    Neither names nor steps show which training run is to continue.
 
     Args:
         layouts_: The layouts in a folder.
@@ -177,7 +181,10 @@ def _emptied(folder: str) -> Located | None:
 
 
 def _hint(folder: str) -> str:
-    """Name the trees a few levels below a folder that is not a tree: the user may have intended one of these trees."""
+    """Name the trees a few levels below a folder that is not a tree.
+
+    The user may have intended one of these trees.
+    """
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.core.render.shell import quote
@@ -199,12 +206,17 @@ _LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|b
 
 
 def _is_called_a_save(path: str) -> bool:
-    """Return whether a folder has the name of a save: a tree inside it would be part of that save."""
+    """Return whether a folder has the name of a save.
+
+    A tree inside such a folder is a part of that save.
+    """
     return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
-    """Yield the trees a few levels below a folder, but not in hidden folders with snapshots, caches or environments.
+    """Yield the trees a few levels below a folder.
+
+    Hidden folders are skipped: they contain snapshots, caches or environments.
 
     Raises:
         IncompleteError: There are more folders than the search limit.
@@ -232,9 +244,10 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree around the working directory, and select all of it, because the user named no part.
+    """Find the tree around the working directory.
 
-    The root is an absolute path, because a config that copies this path is not in the tree.
+    The complete tree is selected, because the user named no part. The root is an absolute path, so that it can be
+    copied to a config outside the tree.
     """
 
     def here() -> Located | None:
@@ -290,7 +303,7 @@ def _around_file(path: str, wish: _Wish) -> Located:
 
 
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
-    """Find the tree that, according to a layout, contains a folder or a file in that folder.
+    """Find the tree that, according to a layout, contains a folder or a file.
 
     Args:
         path: The user's path, for messages.
@@ -379,7 +392,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
-    """Report the folder inside a folder that is not a tree, if the inner one has checkpoints of an unknown trainer.
+    """Refuse a folder with a subfolder that has checkpoints of an unknown trainer.
 
     Raises:
         UnknownLayoutError: There is such a folder.
@@ -475,7 +488,10 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
 
 def _selected_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
-    """Return the tree selected from several below a folder: an original comes before a tree derived from it."""
+    """Return the tree selected from several below a folder.
+
+    An original takes precedence over a tree derived from it.
+    """
     own_trees = [
         tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])
     ]
@@ -513,7 +529,7 @@ def loose_file() -> Layout:
 
 
 def _titles() -> str:
-    """List the titles of all trainers, for sentences."""
+    """Join the titles of all trainers for use in a sentence."""
     *most, last = [trainer.title for trainer in trainers()]
     return f"{', '.join(most)} and {last}"
 

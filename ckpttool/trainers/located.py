@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 DiskKey: TypeAlias = "tuple[str, ...]"
-"""Identifies one disk among those of several machines."""
+"""Key of one disk among those of several machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Located:
 
 
 class Machines(Protocol):
-    """The machines that have a tree: only this machine, or others of which only records are available here."""
+    """The machines that have a tree: only this machine, or other machines whose records are available here."""
 
     @property
     def is_here(self) -> bool:
@@ -58,7 +58,7 @@ class Machines(Protocol):
         """Return the absolute path of the tree's folder on these machines.
 
         Args:
-            root: The folder as the inventory names it.
+            root: The folder as named in the inventory.
 
         Raises:
             UsageError: The machines have the tree in different places, or did not record the place.
@@ -80,7 +80,7 @@ class Machines(Protocol):
         ...
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Add to an inventory findings on missing or early parts, and on files that differ between machines."""
+        """Add findings to an inventory about missing or early parts, and about files that differ between machines."""
         ...
 
     def placed(
@@ -91,7 +91,7 @@ class Machines(Protocol):
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add to a decision each rank's start machine, missing files, and files that other machines may have.
+        """Add each rank's start machine and missing files to a decision, and the files that other machines may have.
 
         Args:
             decision: The plan, or the reason for having no plan.
@@ -105,7 +105,9 @@ class Machines(Protocol):
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare the next saves with each disk's free space, least space first, or say why the space is unknown.
+        """Compare the next saves with the free space of each disk, least space first.
+
+        If the space is unknown, return a finding with the reason.
 
         Args:
             coming: The folder of the next saves, and how many must fit.
@@ -130,10 +132,10 @@ class Machines(Protocol):
 
 
 class PartsReader(Protocol):
-    """Finds the tree that several machines recorded in parts."""
+    """Reader of a tree that several machines recorded in parts."""
 
     def __call__(self, path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:
-        """Return that tree.
+        """Return the tree that the parts describe.
 
         Args:
             path: The path of the parts, as the user typed it.

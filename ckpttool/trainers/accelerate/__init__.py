@@ -1,4 +1,4 @@
-"""Hugging Face's Accelerate: its saves, the save that it chooses, and its settings for a load, which are Python code.
+"""Hugging Face Accelerate: its saves, the save that it chooses, and the Python code that loads a save.
 
 Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
 """
@@ -31,14 +31,17 @@ def first_number(name: str) -> int | None:
 
 
 def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
-    """Return a save's folder relative to the root: a numbered save is in `checkpoints/`, unless its files are not."""
+    """Return a save's folder relative to the root.
+
+    A numbered save is in `checkpoints/`, unless its shards are in a folder directly below the root.
+    """
     if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
         return name
     return f"{FOLDER}/{name}"
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize random-number states in a folder, or in a numbered folder below `checkpoints/`."""
+    """Check for random-number states in any folder, or in a numbered folder below `checkpoints/`."""
     if any(_has_rank_state(names) for _, names in listing.inside()):
         return True
     if not listing.has(FOLDER):

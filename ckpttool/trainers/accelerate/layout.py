@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class AccelerateLayout(Untracked):
-    """One folder for each save, shared by all ranks; the numbers in the names count saves, not steps."""
+    """A layout with one folder per save, shared by all ranks.
+
+    Numbers in the folder names count saves, not steps.
+    """
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -32,17 +35,17 @@ class AccelerateLayout(Untracked):
     rank_files = RankFiles.UNCOUNTED
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, and find its step in registered objects or in its schedule."""
+        """List each save's files, and read its step from registered objects or from its schedule."""
         from ckpttool.trainers.accelerate.scan import scan_saves
 
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Compare the weights' index with their parts, and read large records of slices."""
+        """Compare the weights' index with their parts, and read the large records of slices."""
         return with_own_records(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether safetensors writes under this name before it renames the file."""
+        """Return whether this is a temporary name that safetensors uses before it renames the file."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -50,7 +53,10 @@ class AccelerateLayout(Untracked):
         return Members(paths=(folder_of(checkpoint.name, checkpoint.shards),))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return all files that belong to no rank: each process loads all of them, and stops if one is missing."""
+        """Return all files that belong to no rank.
+
+        Each process loads all of them, and stops if one is missing.
+        """
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
         return read_by_all(folder_of(checkpoint.name, checkpoint.shards), checkpoint.shards)
@@ -62,7 +68,10 @@ class AccelerateLayout(Untracked):
         )
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder and set the number of the next save: a resumed run would otherwise restart at 0."""
+        """Return settings for the save's folder and the number of the next save.
+
+        Without that number, a resumed run numbers its saves from 0 again.
+        """
         from ckpttool.trainers.accelerate.resumes import load
 
         return load(inventory, checkpoint)

@@ -1,6 +1,6 @@
 """The save that Accelerate chooses: the entry of `checkpoints/` with the highest first number in its name.
 
-Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and its runs with strays and copies.
+Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and test runs with stray entries and copies.
 """
 
 from __future__ import annotations
@@ -78,14 +78,20 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _is_silent(finding: Finding, folder: str) -> bool:
-    """Return whether Accelerate only logs that random states are missing: one rank's, or all if the folder exists."""
+    """Return whether Accelerate only logs the problem.
+
+    It does so if one rank's random-number states are missing, or all of them in an existing folder.
+    """
     if finding.code is Code.UNCOMMITTED_SAVE:
         return finding.path == folder
     return "/random_states_" in (finding.path or "")
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:
-    """Return whether a folder contains the file written last: Accelerate also loads copies, whatever their names."""
+    """Return whether a folder contains random-number states, which are written last.
+
+    Accelerate also loads copies, whatever their names.
+    """
     try:
         return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
     except OSError:

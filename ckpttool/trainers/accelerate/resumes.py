@@ -31,7 +31,7 @@ _OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Set the folder and, for automatically numbered saves, the number of the next save."""
+    """Return settings for the folder and, if saves are numbered automatically, the number of the next save."""
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
@@ -45,7 +45,10 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def effects(resume: Resume) -> Effects:
-    """Describe the position in the data: the loaders' saved states determine it, otherwise the script does."""
+    """Describe the position in the data.
+
+    The loaders' saved states determine it; without them, the script does.
+    """
     read = consumed(resume.plan, resume.inventory, resume.data)
     states = [
         shard.path

@@ -41,22 +41,22 @@ _STEPS = ("step", "global_step")
 
 
 class _Scanned(NamedTuple):
-    """A save, with the facts to compare with those of other saves."""
+    """A save, with facts to compare across saves."""
 
     checkpoint: Checkpoint
     kinds: frozenset[str]
     """Names of the save's files and folders of slices that belong to no rank."""
     updates: int | None
-    """The count in the save's schedule; None if the save has no schedule."""
+    """The count in the save's schedule; None if there is none."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names and the sources of its step.
+    """List the saves, with their files and steps.
 
     Args:
         storage: The tree.
         listing: The names in its root.
-        options: Options beyond the names.
+        options: Data to collect in addition to the names.
     """
     entries = storage.entries(FOLDER) if listing.has(FOLDER) else []
     numbered = [entry.name for entry in entries if entry.kind is Kind.FOLDER and re.fullmatch(NUMBERED, entry.name)]
@@ -77,7 +77,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _called_freely(listing: Listing) -> list[str]:
-    """Return the saves that a script named, and unfinished saves with similar names and no rank's state yet."""
+    """Return the saves with names from a script.
+
+    Unfinished saves, which have no rank's state yet, are included if their names are similar.
+    """
     within = dict(listing.inside(most=None))
     saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, name) for name in names)]
     stripped = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
@@ -119,7 +122,10 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
 
 
 def _named(name: str) -> NamedStep:
-    """Return the meaning of a name: Accelerate's own numbers count saves; a script chose all other names."""
+    """Read the name of a save.
+
+    Accelerate's automatic numbers count saves; all other names come from a script.
+    """
     if re.fullmatch(NUMBERED, name) is None:
         return read_name(name)
     return NamedStep(stem="checkpoint_", number=Step(int(name.rpartition("_")[2])), counts_saves=True)
@@ -143,7 +149,10 @@ def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Itera
 
 
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
-    """Return the step and the schedule's count: by default, Accelerate's schedule counts each rank's batches."""
+    """Return the step and the schedule's count.
+
+    By default, Accelerate's schedule counts each rank's batches.
+    """
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
     counts = [first_value(storage, (save.path(name),)) for name in registered[:4]]
     steps = [step for count in counts for key in _STEPS if (step := integer_at(count, key)) is not None and step >= 0]
@@ -157,7 +166,10 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Suspect a save that lacks files that the others have; nothing else shows that these files should exist."""
+    """Yield the saves, and suspect those that lack files that most others have.
+
+    No record names the files that should exist.
+    """
     worlds = [scanned.checkpoint.topology.world_size for scanned in scanned_saves]
     most = max((world for world in worlds if world is not None), default=0)
     times = Counter(kind for scanned in scanned_saves for kind in scanned.kinds)

@@ -31,7 +31,7 @@ LAUNCHERS_VARIABLES = (
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
-    """Return each launcher's job that may run on more than one machine.
+    """Return the jobs, as reported by the launchers, that may run on more than one machine.
 
     A variable that is unset, or is not an integer above 0 (`2(x2)`, empty, a word), is ignored.
 

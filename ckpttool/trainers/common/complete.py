@@ -1,4 +1,7 @@
-"""A config that requests no more steps than have been trained: a start does nothing, and exits successfully."""
+"""Report configs that request no more steps than have been trained.
+
+Such a start does nothing, and exits successfully.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _THIS_MACHINE = ("127.", "localhost", "::1")
 
 
 def jobs_in(environment: Mapping[str, str]) -> Iterator[Job]:
-    """Yield the job of each launcher that runs on more than one machine, in the form that `jobs_of` returns."""
+    """Yield the job of each launcher that may run on more than one machine; see `jobs_of`."""
     from ckpttool.core.domain.node import Job
 
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):

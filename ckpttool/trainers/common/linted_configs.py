@@ -1,4 +1,4 @@
-"""Configs of trainers that ckpttool does not start: the mistakes in them, and their number of ranks."""
+"""Configs of trainers that ckpttool does not start: their mistakes, and their number of ranks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ def _not_reported(view: View) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintedConfigs:
-    """Reader of such configs."""
+    """Reader of the configs of a trainer that ckpttool does not start."""
 
     trainer: str
     """Name of the trainer."""
     words: tuple[str, ...]
-    """Words of which every config contains at least one: a file without any of these words is not parsed."""
+    """Words that identify a config.
+
+    A file that contains none of these words is not parsed.
+    """
     is_own: Callable[[View], bool]
     """Recognizes a config by keys that no other trainer uses."""
     rules: tuple[Rule[View], ...]
@@ -35,7 +38,7 @@ class LintedConfigs:
     """Counts the config's data-parallel ranks; None if the number is not set, or depends on the start."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Search for the trainer's own words."""
+        """Return whether the file contains any of the trainer's own words."""
         return any(key.encode() in content for key in self.words)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:

@@ -17,7 +17,7 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.listing import Listing
 
 UNFINISHED_MARK = "-unfinished"
-"""Suffix of the mark that NeMo writes next to a save when the save starts, and removes when it ends."""
+"""Suffix of the marker file that NeMo creates next to a save when the save starts, and removes when it ends."""
 _FROM_A_COPY = "restore it from a copy, or resume from another checkpoint"
 
 
@@ -153,7 +153,7 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
 
     Args:
         storage: The tree.
-        record: Its path.
+        record: The path of the record.
         name: The name of the save.
         step: The step in that name.
     """
@@ -180,7 +180,7 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
-    """Report a dangling link that has a shard's name, with the same message as the check of every shard.
+    """Report a dangling link that has a shard's name, worded as in the check of every shard.
 
     The shard counts as listed, because the link's target is unknown, not missing.
     """

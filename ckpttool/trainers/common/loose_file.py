@@ -58,7 +58,10 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the files of a model saved without training state, by the first naming that matches; otherwise ()."""
+    """Return the weights of a model saved without training state; () if there are none.
+
+    If several sets of files match, safetensors files take precedence.
+    """
     files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
     if not any(entry.name in _CONFIGS for entry in files):
         return ()
@@ -71,7 +74,7 @@ def model_weights(listing: Listing) -> tuple[Entry, ...]:
 
 
 def _is_one(listing: Listing) -> bool:
-    """Return whether exactly one name has a checkpoint suffix."""
+    """Return whether the listing is a single entry with a checkpoint suffix."""
     return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
 
 
@@ -96,7 +99,9 @@ class LooseFile:
     rank_files = RankFiles.TOGETHER
 
     def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
-        """Store the scalars that such a file may contain, because it may be a shard of any tree.
+        """Store the scalars that such a file may contain.
+
+        The file may be a shard of any tree.
 
         Args:
             scalars: The scalars that trainers save among the tensors.
@@ -106,7 +111,7 @@ class LooseFile:
         self._folders = folders
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each file's header."""
+        """Read the header of each file."""
         names = [entry.name for entry in listing.entries]
         seen_files = {name: self._format_of(storage, name) for name in names}
         fmt, values = seen_files[names[0]]
@@ -138,17 +143,20 @@ class LooseFile:
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Expect only the file; for weights in parts, expect the number of parts that the names contain."""
+        """Expect only the file itself.
+
+        For weights in parts, expect as many parts as the names show.
+        """
         paths = (shard.path for shard in inventory.checkpoints[0].shards)
         itself = FilesByPath(paths=tuple(dict.fromkeys(part for path in paths for part in _parts(path))), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, topology=Topology()),), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: without a tree, no temporary names are known."""
+        """Return False, because no temporary names are known without a tree."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Refuse: the save to which the file belongs is unknown."""
+        """Refuse, because the save of the file is unknown."""
         return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -157,33 +165,33 @@ class LooseFile:
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: the save to which the file belongs is unknown."""
+        """Refuse, because the save of the file is unknown."""
         return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return an empty list: no run starts from such a file."""
+        """Return no files, because no run starts from such a file."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return no slices: no file is a copy of another."""
+        """Return None, because no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield no pointers: no record names the file."""
+        """Yield no pointers, because no record names the file."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return no contents: no record names the file."""
+        """Return no contents, because no record names the file."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the health file lists only files of ranks."""
+        """Refuse, because the health file lists only files of ranks."""
         return Refusal(why="is for saves in a trainer's folders, not for a single file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Refuse: the file may be one of many."""
+        """Refuse, because the file may be one of many."""
         return Refusal(why=f"is not in a {self._folders()} folder: its other ranks are unknown")
 
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
@@ -195,7 +203,10 @@ class LooseFile:
         return best_scalars.rules, *best_scalars.meaning(values)
 
     def _format_of(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
-        """Determine the format from the content, because torch writes many `.ckpt` files; otherwise from the name."""
+        """Determine the format from the content, or else from the name.
+
+        The name alone is not enough, because torch writes many `.ckpt` files.
+        """
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
             format_name = next(
@@ -213,7 +224,7 @@ class LooseFile:
 
 
 def _whole(name: str) -> str:
-    """Return the name of weights in parts, without the part's number."""
+    """Return a file's name without the number of its part."""
     match = re.fullmatch(_WEIGHTS, name)
     return name if match is None or match["parts"] is None else f"{match['name']}.{match['suffix']}"
 

@@ -29,7 +29,9 @@ def inside(root: str, path: str) -> str | None:
 
 
 def started_in(root: str, path: str) -> str | None:
-    """Return the only working directory from which a path leads into a tree; None if the current one or none does.
+    """Return the working directory that a path into a tree requires.
+
+    None if the path works from the current directory, or from no directory.
 
     Args:
         root: The path of the tree, as it was opened.
@@ -82,7 +84,10 @@ def is_gone(root: str, path: str) -> bool:
 
 
 def _readings(full_root: str, path: str) -> Iterator[tuple[str, str | None]]:
-    """Yield a path's possible absolute forms, most likely first, and the working directory if not the current one."""
+    """Yield the absolute paths that a path may mean, most likely first.
+
+    Each comes with the working directory that it requires; None for the current one.
+    """
     yield os.path.abspath(path), None
     # Through a link, the tree has a second path to the same folder.
     yield (

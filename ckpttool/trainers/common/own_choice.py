@@ -53,7 +53,7 @@ def _by_itself(start: OwnStart, view: View) -> ConfigChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnChoice:
-    """A simulator with one rule."""
+    """Simulator of a trainer with a single rule for all versions."""
 
     trainer: Trainer
     choose: Callable[[OwnStart], Choice | ChoiceUnknown]
@@ -63,7 +63,10 @@ class OwnChoice:
     """Whether the rule uses small records next to the saves, which `repair pointer` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Apply the rule, whatever the version."""
+        """Apply the rule.
+
+        The version does not affect the result.
+        """
         choice = self.choose(start)
         if isinstance(choice, ChoiceUnknown):
             choice = None, Outcome.UNKNOWN, choice.why
@@ -107,5 +110,5 @@ class OwnChoice:
 
 
 def save_finding_text(finding: Finding, save: Checkpoint) -> str:
-    """Describe a finding about a save, with its place."""
+    """Format a finding about a save, with its path."""
     return f"{finding.path or save.name}: {finding.message}"

@@ -1,4 +1,4 @@
-"""Number of this process among a launcher's processes, from its environment."""
+"""The number of this process among a launcher's processes, read from the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _BY_HAND = "give the number of this part, from 1, with --part I/N"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One way to start processes, with the environment variables it sets; empty variables count as unset."""
+    """One way to start processes, with the environment variables that it sets.
+
+    Empty variables count as unset.
+    """
 
     launcher: str
     needs: tuple[str, ...]
@@ -42,7 +45,7 @@ class _Row:
 
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
-    """Parse the number of tasks on this node from `2(x3),1`; None if the value is implausible."""
+    """Return the number of tasks on this node, parsed from `2(x3),1`; None if the value is implausible."""
     counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = _whole_number(environment.get("SLURM_NODEID", ""))
     if node is None or local_index is None:
@@ -238,7 +241,7 @@ def _process(row: _Row, present: _Environment, count: int | None) -> Process:
 
 
 def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
-    """Return this process's number on its machine, and the process count there; two Nones if they disagree."""
+    """Return this process's number on its machine, and the process count there; (None, None) if they disagree."""
     if row.alone:
         return 0, 1
     index = _whole_number(present.get(row.local_index, ""))

@@ -1,4 +1,4 @@
-"""Counters in a save's torch file, and the effect of a step that differs from the step in the save's name."""
+"""Counters in a save's torch file, and a finding for a step that differs from the save's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from ckpttool.core.formats.torch.plain import integer_at, plain_values
 from ckpttool.core.storage.base import Storage
 
 _TRIED = 4
-"""Number of files to try if the first one is torn: `verify` reports the problems in these files."""
+"""Number of files to try if the first one is damaged.
+
+`verify` reports the problems in these files.
+"""
 
 
 def first_value(storage: Storage, paths: Iterable[str]) -> object:
@@ -26,7 +29,7 @@ def first_value(storage: Storage, paths: Iterable[str]) -> object:
 
 
 def count_at(values: object, *path: str) -> int | None:
-    """Return the count; None if the value is not a number, or is implausible."""
+    """Return the count at a path of keys; None if the value is not a number, or is implausible."""
     value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 

@@ -1,4 +1,7 @@
-"""`latest_checkpointed_iteration.txt`: three trainers write this file, so the file alone identifies no tree."""
+"""`latest_checkpointed_iteration.txt`, the tracker of three trainers.
+
+The file alone does not identify a tree's trainer.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ if TYPE_CHECKING:
 _LIMIT = 64
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
-"""Folders of one save, as named by other trainers whose tracker has this name."""
+"""Patterns for the save folders of other trainers that write a tracker with this name."""
 
 
 def whose_tracker(names: Collection[str]) -> str:
-    """Describe whose checkpoints a folder seems to contain, if it has a tracker but no known save; else nothing."""
+    """Describe the trainer whose checkpoints a folder seems to contain; "" if there are no signs of one.
+
+    The folder has a tracker but no known save.
+    """
     for trainer, pattern in _OTHERS.items() if TRACKER in names else ():
         save_name = next((name for name in names if re.fullmatch(pattern, name)), None)
         if save_name is not None:
@@ -34,7 +40,7 @@ def whose_tracker(names: Collection[str]) -> str:
 
 
 def lacks_its_saves(names: Collection[str]) -> bool:
-    """Return whether a folder has a tracker, but no save named as the trainers that write a tracker name saves."""
+    """Return whether a folder has a tracker, but no save with a name that the tracker's trainers use."""
     patterns = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
     return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 

@@ -1,4 +1,4 @@
-"""Base of layouts whose saves are written by all ranks together, each save with its own record of its files."""
+"""Base of layouts whose ranks write each save together, with a record of its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WrittenTogether:
-    """One folder per save, with no health file next to the saves."""
+    """Base of layouts with one folder per save, and no health file next to the saves."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class WrittenTogether:
     rank_files = RankFiles.TOGETHER
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use each save's own record or names; external evidence adds nothing."""
+        """Expect the files in each save's own record or names; external evidence adds nothing."""
         return by_own_records(inventory)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -37,17 +37,17 @@ class WrittenTogether:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: data that ranks have in common are saved once."""
+        """Refuse, because data that ranks share are saved only once."""
         return Refusal(
             why=f"has checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
         )
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return no slices: no file is a copy of another."""
+        """Return None, because no file is a copy of another."""
         return None
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the trainer writes no health file."""
+        """Refuse, because the trainer writes no health file."""
         return Refusal(why=f"is for trainers with a health file, and {self.title} has none")
 
 
@@ -55,9 +55,12 @@ class Untracked(WrittenTogether):
     """Base of such layouts for trainers without a record that names the last save."""
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield no pointers: a start that names no save relies on the saves' names, or on its script."""
+        """Yield no pointers.
+
+        A start that names no save relies on the saves' names, or on its script.
+        """
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return no contents: no record names a save."""
+        """Return no contents, because no record names a save."""
         return {}

@@ -42,11 +42,11 @@ _OF_PARTS = (
 
 
 class StatesFile(NamedTuple):
-    """A file of a tag."""
+    """The meaning of a file name in a tag's folder."""
 
     role: ShardRole
     slice: int | None = None
-    """Rank within the model: `mp_rank`; None if the file's name does not show the rank."""
+    """The model-parallel rank (`mp_rank`); None if the file name does not contain it."""
     replica: int | None = None
     """The data-parallel rank; None for a file that all ranks share."""
     is_bf16: bool = False
@@ -70,7 +70,10 @@ def parse(name: str) -> StatesFile | None:
 
 
 def model_file(mp: int, dp: int | None = None) -> str:
-    """Return the name of a model slice's file; if a data-parallel rank is given, the file's name under ZeRO 3."""
+    """Return the name of the file with a slice of the model.
+
+    With a data-parallel rank, return the name that ZeRO 3 uses.
+    """
     return f"{_replica(dp)}mp_rank_{mp:02}_model_states.pt"
 
 
@@ -84,9 +87,10 @@ def _replica(dp: int | None) -> str:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize a folder with model states, with optimizer states or `latest` next to them; or with only replica files.
+    """Recognize a folder of tags by the files in the tags.
 
-    A machine other than the first that saves to its own disk has only replica files.
+    A tag has model states, with optimizer states or with a `latest` file next to the tag. A tag with the default name
+    may have only replica files: a machine other than the first that saves to its own disk has only those.
     """
     has_latest = listing.has(LATEST)
     for folder, names in listing.inside():

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedTags(WrittenTogether):
-    """One folder per save, with any name; `latest` next to these folders names one of them."""
+    """A layout with one folder per save, which may have any name.
+
+    The file `latest` next to these folders names one of them.
+    """
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read the names in each tag, and one of its model files up to the pickle."""
+        """List the files of each tag, and read one of its model files up to the pickle."""
         from ckpttool.trainers.deepspeed.scan import scan_tags
 
         return scan_tags(storage, listing, options)
@@ -39,7 +42,7 @@ class DeepSpeedTags(WrittenTogether):
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: DeepSpeed writes directly to the final name."""
+        """Return False, because DeepSpeed writes directly to the final name."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -68,14 +71,17 @@ class DeepSpeedTags(WrittenTogether):
         return iter((latest_pointer(storage),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return the contents of `latest`."""
+        """Return the contents of `latest` that name the save."""
         from ckpttool.core.domain.pointer import PointerText
         from ckpttool.trainers.deepspeed.latest import tag_bytes
 
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the tag: if no tag is given, DeepSpeed uses `latest`."""
+        """Return settings for the folder and the tag.
+
+        Without a tag, DeepSpeed follows `latest`.
+        """
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         call_settings = (

@@ -1,4 +1,4 @@
-"""The record of a save in one of its tag's model files: its progress, number of files, and settings.
+"""The record of a save, in one of its model files: its progress, number of files, and settings.
 
 Only the pickle inside the file is read; the pickle is interpreted without being executed.
 """
@@ -19,18 +19,18 @@ _WEIGHTS_FROM = 3
 """Lowest ZeRO stages at which each data-parallel rank has its own files: for the optimizer, and for the weights."""
 
 _MOST_RANKS = 1 << 17
-"""More ranks than any training run has, so that one record cannot set the number of files to search for."""
+"""Upper limit for the number of ranks, so that a record cannot require a search for any number of files."""
 
 
 class Seen(NamedTuple):
-    """Facts shown by the names of a tag's files, for use if the record lacks them."""
+    """Facts from the names of a tag's files, used if the record lacks them."""
 
     weights_by_replica: bool
     """Whether each data-parallel rank has a model file."""
     optimizer: bool
     """Whether any file contains a part of the optimizer's state."""
     is_bf16: bool
-    """Whether the names of those files contain the data-parallel rank."""
+    """Whether the names of most of these files begin with `bf16_`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,10 @@ class TagRecord:
     stages: int
     """Number of stages in the pipeline."""
     zero_stage: int | None
-    """The state that ZeRO divides: 0 for none, 1 for the optimizer, 2 adds gradients, 3 adds weights. None if the file
-    has only the config's path, and not its settings."""
+    """The ZeRO stage: 0 divides nothing, 1 the optimizer state, 2 also the gradients, 3 also the weights.
+
+    None if the file contains only the config's path, and not its settings.
+    """
     global_batch_size: int | None
     """Samples per update; None if the settings do not show it."""
     holds_optimizer: bool
@@ -146,7 +148,10 @@ def _zero_stage(settings: object) -> int | None:
 
 
 def _batch_size(settings: object, replicas: int | None) -> int | None:
-    """Return the samples per update, if the settings contain this value: they are saved as the user wrote them."""
+    """Return the samples per update; None if the settings do not contain them.
+
+    The settings are saved as the user wrote them.
+    """
     batch_size = count_at(settings, "train_batch_size")
     if batch_size is not None:
         return batch_size

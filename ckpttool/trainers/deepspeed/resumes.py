@@ -41,7 +41,9 @@ def choose(start: OwnStart) -> Choice:
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the JSON config: whether it loads a universal checkpoint, and which files its ZeRO stage reads.
+    """Return the effect of the JSON config on the choice.
+
+    It depends on whether the config loads a universal checkpoint, and on the files that its ZeRO stage reads.
 
     Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names depend on the stage.
     """
@@ -77,7 +79,7 @@ def _of_universal(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _stages(save: Checkpoint) -> tuple[int, ...] | None:
-    """Return the ZeRO stages that may have written a save, judged by the file names; None if unknown."""
+    """Return the possible ZeRO stages of the run that wrote a save, judged by the file names; None if unknown."""
     files = [parsed for path in save.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     models = [file for file in files if file.role is ShardRole.MODEL and file.slice is not None]
     if not models:

@@ -1,4 +1,4 @@
-"""List the tags in a folder, and read one model file of each up to its pickle."""
+"""List the tags in a folder, and read one model file of each tag up to its pickle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ckpttool.trainers.listing import Listing
 
 
 class _File(NamedTuple):
-    """A file that was listed in a tag."""
+    """A file in a tag's folder."""
 
     path: str
     parsed: StatesFile
@@ -59,7 +59,7 @@ class _File(NamedTuple):
 
 
 def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the names in each tag, and the record in one of its model files."""
+    """List the files in each tag, and read the record in one of its model files."""
     pointer = latest_pointer(storage) if listing.has(LATEST) else None
     tag = None if pointer is None else pointer.name
     scanned = map_waiting(
@@ -158,7 +158,7 @@ def _seen(files: Sequence[_File]) -> Seen:
 def _shards(
     storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
 ) -> tuple[Shard, ...]:
-    """Return the save's files; any other file or non-file adds a finding."""
+    """Return the save's files, and add findings about leftover files and entries that are not files."""
     shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):

@@ -1,4 +1,4 @@
-"""The folder of one save from Hugging Face's libraries: weights in one file or in parts, and a state per rank.
+"""The folder of one save by Hugging Face's libraries: weights in one file or in parts, and a state per rank.
 
 Source:
     `transformers/trainer.py` 4.57 and 5.23, `accelerate/checkpointing.py` 1.15, `huggingface_hub/serialization`.
@@ -52,10 +52,13 @@ class FileNamed(NamedTuple):
 
 
 class NamePattern(NamedTuple):
-    """Files that a trainer writes under matching names."""
+    """A pattern for names of files that a trainer writes."""
 
     pattern: str
-    """Pattern for the complete name; the group `rank` is the file's rank. If it is empty, the run has only one rank."""
+    """Pattern for the complete name.
+
+    The group `rank` is the file's rank. If the group is empty, the run has only one rank.
+    """
     role: ShardRole
 
 
@@ -180,7 +183,7 @@ def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether safetensors writes under this name before it renames the file."""
+    """Return whether this is a temporary name that safetensors uses before it renames the file."""
     return name.startswith(".tmp") and re.fullmatch(_KILLED, name) is not None
 
 
@@ -224,7 +227,9 @@ def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> C
     Args:
         storage: The tree.
         checkpoint: The checkpoint from the scan: files known to be missing are not reported again.
-        folder: The folder of the save. Raises:
+        folder: The folder of the save.
+
+    Raises:
         OSError: The disk could not be read.
     """
     from ckpttool.trainers.torch_dcp.store import read_store_closely
@@ -254,7 +259,7 @@ def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> It
 
 
 class WeightsIndex(NamedTuple):
-    """The index of weights in parts."""
+    """The index of weights that are saved in parts."""
 
     tensors: dict[str, set[str]]
     """Tensors by the name of the part that contains them."""
@@ -263,7 +268,7 @@ class WeightsIndex(NamedTuple):
 
 
 def read_index(storage: Storage, path: str) -> WeightsIndex:
-    """Read the index of the tensors in each part of the weights.
+    """Read the index that lists the tensors in each part of the weights.
 
     Raises:
         OSError: The index cannot be read, or is larger than any real index.

@@ -17,7 +17,7 @@ SAVE = r"checkpoint-[0-9]{1,18}"
 STATE = "trainer_state.json"
 """The file that Trainer writes last, directly under its final name."""
 UNFINISHED = "checkpoint-is-incomplete.txt"
-"""The mark that transformers 5 writes in a save on SIGTERM, and removes when the save is complete."""
+"""The marker file that transformers 5 writes in a save on SIGTERM, and removes when the save is complete."""
 MODEL_CONFIG = "config.json"
 ARGUMENTS = "training_args.bin"
 
@@ -60,14 +60,17 @@ _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\
 """Files of a save that are not in other trainers' folders with similar names."""
 
 _SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""Files that saves of scripts with Accelerate also contain; a truncated save may have no other files."""
+"""Files that are also in saves by scripts with Accelerate.
+
+A truncated save may have no other files.
+"""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
-"""Files of scripts that use only Accelerate: the folders of such scripts often have these names."""
+"""Files of scripts that use only Accelerate, whose folders often have the same names."""
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of folders with such names, because other trainers use these names too."""
+    """Recognize saves by the contents of their folders, because other trainers use the same folder names."""
     may_be, is_alien = False, False
     try:
         for _, names in listing.inside(SAVE):

@@ -20,7 +20,10 @@ _OWN = (
     "save_strategy", "load_best_model_at_end", "restore_callback_states_from_checkpoint", "save_on_each_node",
     AUTOMATIC,
 )  # fmt: skip
-"""Fields of Trainer only, so not `resume_from_checkpoint`, `output_dir` or `ignore_data_skip`, which others share."""
+"""Fields that only Trainer has.
+
+`resume_from_checkpoint`, `output_dir` and `ignore_data_skip` are left out, because others share them.
+"""
 
 KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: if it is damaged or bad, there is no older one"
 KEEP_TWO = "set save_total_limit to 2 or more"

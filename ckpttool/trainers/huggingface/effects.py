@@ -54,7 +54,7 @@ _MODEL_CONFIG_LIMIT = 1 << 20
 
 
 class _Split(NamedTuple):
-    """How an optimizer step is divided; None for unknown numbers."""
+    """The division of an optimizer step into batches; None for unknown numbers."""
 
     micro: int | None
     """Samples per batch of one rank."""
@@ -79,9 +79,12 @@ class _Run(NamedTuple):
     read: Consumed
     epochs: Epochs | None
     is_told: bool
-    """Whether a config sets how the new run divides a step, so that only the number of ranks is assumed."""
+    """Whether a config sets the division of a step.
+
+    If so, only the number of ranks is an assumption.
+    """
     last_is_short: bool
-    """Whether an earlier epoch has ended: its last batch may have had fewer samples, which are not counted exactly."""
+    """Whether the last batch of an earlier epoch may have had fewer samples, which are not counted exactly."""
     version: str | None
     """Version of transformers, from the model's config next to the weights."""
 
@@ -100,7 +103,10 @@ class _Run(NamedTuple):
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position in the data, which is exact if an optimizer step takes as many samples as before."""
+    """Return the position in the data.
+
+    It is exact if an optimizer step takes as many samples as before.
+    """
     name = resume.plan.point.checkpoint.name
     arguments = ArgumentsReader(resume.storage)(f"{name}/{ARGUMENTS}")
     try:
@@ -140,7 +146,7 @@ def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
 
 
 def _skips_data(resume: Resume, arguments: Arguments) -> bool:
-    """Return whether a resume skips the data already read: as the config sets it, otherwise as before."""
+    """Return whether a resume skips the data already read, by the config or else by the save's arguments."""
     if resume.config is not None:
         view = View(resume.config.settings)
         if view.setting("ignore_data_skip") is not None:
@@ -178,7 +184,10 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
 
 
 def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: int | None) -> _Split:
-    """Return how the new run divides a step: by the config, otherwise as before on the requested number of ranks."""
+    """Return the new run's division of a step, from the config.
+
+    Without a config, it is unchanged, on the requested number of ranks.
+    """
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:
         view = View(resume.config.settings)
@@ -195,13 +204,16 @@ def _micro_known(view: View) -> int:
 
 
 def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> bool:
-    """Return whether fewer samples may have been read than the batches show: several ranks pad each batch."""
+    """Return whether fewer samples may have been read than the batches show.
+
+    This is possible only on one rank: several ranks pad each batch.
+    """
     has_ended = state is not None and not state.lacks_length and (state.epoch is None or state.epoch >= 1)
     return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
 def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> int:
-    """Return the micro batch of the next run, in the state's unit: over all devices that a rank drives."""
+    """Return the next run's micro batch over all devices that a rank drives, as the state counts it."""
     if view.is_on("auto_find_batch_size"):
         return was.micro or printed
     if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
@@ -210,7 +222,7 @@ def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> i
 
 
 def _scaled(read: Consumed, was: _Split, split: _Split) -> int | None:
-    """Return the samples per step if only the number of ranks is known, assuming as many per rank as before."""
+    """Return the samples per step, assuming that each rank takes as many as before."""
     if read.new_batch is None or was.ranks is None or split.ranks is None:
         return read.new_batch
     return read.new_batch * split.ranks // was.ranks
@@ -228,7 +240,7 @@ def _version(storage: Storage, path: str) -> str | None:
 
 
 def _keeps_micro(version: str | None) -> bool | None:
-    """Return whether a version keeps the state's micro batch; None if unknown."""
+    """Return whether a version of transformers keeps the state's micro batch; None if unknown."""
     numbers = (version or "").split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004  major and minor
         return None
@@ -283,7 +295,7 @@ def _of_split(run: _Run) -> GoesOn:
 
 
 def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
-    """Return the conditions for an exact position that none of the checked records proves."""
+    """Return the position as unknown, with the conditions under which it is exact."""
     return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 

@@ -33,7 +33,7 @@ class InnerTag(NamedTuple):
 
 
 def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | None:
-    """Read the tag that a save must contain; None if the save contains no tag.
+    """Read the tag that `latest` names in a save; None if the save has no tag.
 
     Args:
         storage: The tree.
@@ -69,7 +69,10 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
 
 
 def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
-    """Report missing rank files of the existing kinds; the model's own record shows how many there must be."""
+    """Report the missing rank files of each kind that exists.
+
+    The record in a model file shows how many there must be.
+    """
     file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:

@@ -22,14 +22,14 @@ _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
 
 
 class HfTrainerLayout(Untracked):
-    """One folder per save, shared by all ranks, without a record that names the last save."""
+    """A layout with one folder per save, shared by all ranks, and no record that names the last save."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and `trainer_state.json`; no shard is opened."""
+        """List each save's files, and read its `trainer_state.json`; no shard is opened."""
         from ckpttool.trainers.huggingface.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -42,11 +42,14 @@ class HfTrainerLayout(Untracked):
         return with_own_records(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether safetensors writes under this name before it renames the file."""
+        """Return whether this is a temporary name that safetensors uses before it renames the file."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents; refuse to move the best save."""
+        """Return the save's own folder with its contents.
+
+        Refuse to move the best save, or a save with a name that Trainer does not use.
+        """
         if checkpoint.is_tracked:
             return Refusal(why="is the one that best_model_checkpoint names")
         if number_in(checkpoint.name) is None:
@@ -54,7 +57,9 @@ class HfTrainerLayout(Untracked):
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return all files without a rank; each rank reads only some slices, and part of FSDP's gathered optimizer.
+        """Return all files without a rank.
+
+        Each rank reads only some slices, and only a part of FSDP's gathered optimizer.
 
         Source:
             `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of transformers
@@ -74,7 +79,10 @@ class HfTrainerLayout(Untracked):
         return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*paths.perhaps, *gathered))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder: `True` would select the highest number, whatever the folder contains."""
+        """Return settings for the save's folder.
+
+        `True` would select the highest number, whatever the folder contains.
+        """
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

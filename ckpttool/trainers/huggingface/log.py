@@ -20,7 +20,7 @@ _PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
 
 
 class HfTrainer:
-    """The `log_history` of a `trainer_state.json`; printed logs are reported, but not read."""
+    """Log format of `log_history` in a `trainer_state.json`; printed logs are reported, but not read."""
 
     name = "hf-trainer"
 
@@ -30,7 +30,10 @@ class HfTrainer:
         return is_state or _PRINTED.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the training entries, and evaluations, which have no training loss, only if curves are requested."""
+        """Yield the training entries.
+
+        Evaluations have no training loss, and are included only if curves are requested.
+        """
         start = source.stream.read(STATE_LIMIT)
         if (printed := _PRINTED.search(start)) is not None:
             line = start.count(b"\n", 0, printed.start()) + 1

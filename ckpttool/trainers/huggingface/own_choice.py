@@ -24,7 +24,7 @@ _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the path in Trainer's arguments; if the path is not set, the script decides.
+    """Return the effect of the path in Trainer's arguments; if no path is set, the script decides.
 
     Source:
         `Trainer.train(resume_from_checkpoint=…)`: a path is opened unchanged. The field of TrainingArguments alone has
@@ -72,7 +72,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _may_be_folder(start: OwnStart, name: str) -> bool:
-    """Return whether Trainer considers an entry: it skips files and dangling links."""
+    """Return whether an entry may be a folder; Trainer skips files and dangling links."""
     try:
         return start.storage.kind(name) is Kind.FOLDER
     except LostLinkError:
@@ -102,7 +102,10 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
 
 
 def _is_silent(code: Row, path: str) -> bool:
-    """Return whether Trainer loads a save without this file: a missing part of the training state is re-initialized."""
+    """Return whether Trainer loads a save without this file.
+
+    A missing part of the training state is re-initialized.
+    """
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

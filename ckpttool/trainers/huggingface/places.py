@@ -1,4 +1,7 @@
-"""Place of Trainer's log, which is in the saves; the newest save contains the complete log."""
+"""Place of Trainer's log.
+
+Each save contains the log up to that save, so the newest save has the complete log.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _LAST_BYTES = 16
 
 
 class HfLogs:
-    """`checkpoint-N/trainer_state.json`: its `log_history` covers the training run up to the save."""
+    """The logs in `checkpoint-N/trainer_state.json`.
+
+    The `log_history` covers the training run up to the save.
+    """
 
     names = (f"checkpoint-N/{STATE}",)
 

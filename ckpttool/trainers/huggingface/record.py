@@ -28,7 +28,7 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
-"""How `TrainerState.save_to_json` begins and ends the log: keys in order, two spaces per level."""
+"""The beginning and end of the log as `TrainerState.save_to_json` writes them: sorted keys, two spaces per level."""
 _ENTRY = re.compile(rb"\{[^{}]*\}")
 _PIECE = 256 << 10
 _MOST_LOSSES = 1024
@@ -36,7 +36,7 @@ _MOST_LOSSES = 1024
 _MOST_ARGUMENTS = 1 << 20
 """Maximum bytes of arguments to compare; a real file has about 5,000."""
 _LEAST_EPOCH = 1e-12
-"""Smallest fraction of an epoch: no training run counts smaller ones."""
+"""Smallest fraction of an epoch that any training run counts."""
 _SAME_EPOCH = 1e-9
 """Tolerance for a fraction of an epoch, which is rounded to a double when it is written."""
 
@@ -47,7 +47,10 @@ class Epochs(NamedTuple):
     steps: int
     """Optimizer steps per epoch."""
     batches: int | None
-    """Micro batches per rank and epoch: an epoch's last step may have fewer than its other steps. None if unknown."""
+    """Micro batches per rank and epoch; None if unknown.
+
+    An epoch's last step may have fewer than the other steps.
+    """
 
 
 class State(NamedTuple):
@@ -65,7 +68,10 @@ class State(NamedTuple):
     """Step and epoch of a log entry within an epoch; None if there is no such entry, or the log was not read."""
 
     losses: tuple[tuple[int, float], ...] = ()
-    """The first logged losses, by step: a resumed run preserves them unchanged."""
+    """The first logged losses, by step.
+
+    A resumed run leaves them unchanged.
+    """
     is_whole_log: bool = False
     """Whether `losses` contains all logged losses."""
     log: tuple[int, int] | None = None
@@ -96,7 +102,9 @@ class State(NamedTuple):
 
 
 def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
-    """Return the only epoch length that puts a step at this position, allowing for short last steps; None if unknown.
+    """Return the only epoch length that agrees with a step's position; None if unknown.
+
+    The last step of an epoch may be short.
 
     Source: Trainer counts epochs in micro batches, and begins a new step at the start of each epoch.
     """
@@ -119,7 +127,7 @@ class Arguments(NamedTuple):
     accumulation: int | None = None
     world: int | None = None
     most_saves: int | None = None
-    """`save_total_limit`."""
+    """Maximum number of saves to keep: `save_total_limit`."""
     finds_batch: bool = False
     """Whether Trainer halved the micro batch until the batch fit in memory: `auto_find_batch_size`."""
     drops_last: bool = False
@@ -129,20 +137,22 @@ class Arguments(NamedTuple):
 
 
 def read_state(storage: Storage, path: str) -> State:
-    """Read all of `trainer_state.json`: a truncated file does not mark a finished save.
+    """Read the complete `trainer_state.json`, because a truncated file does not mark a finished save.
 
     Raises:
-        ParseError: The file is torn, or not in Trainer's form.
+        ParseError: The file is truncated, or not in Trainer's form.
         OSError: The file cannot be read.
     """
     return _state(storage.small_file(path, limit=STATE_LIMIT), path)
 
 
 def read_ends_of_state(storage: Storage, path: str) -> State:
-    """Read enough of the file to see that it is complete, but not a long run's log, which each save contains.
+    """Read both ends of `trainer_state.json`, which show whether the file is complete.
+
+    A long run's log, which every save contains, is left out.
 
     Raises:
-        ParseError: The file is torn, or not in Trainer's form.
+        ParseError: The file is truncated, or not in Trainer's form.
         OSError: The file cannot be read.
     """
     try:
@@ -194,7 +204,9 @@ class Log(NamedTuple):
     end: int
 
     def losses(self) -> Iterator[tuple[int, float]]:
-        """Yield the step and loss of each entry, one part of the file at a time, until an entry lacks Trainer's form.
+        """Yield the step and loss of each entry.
+
+        The file is read in parts, up to the first entry that lacks Trainer's form.
 
         Raises:
             OSError: The log cannot be read.
@@ -264,7 +276,10 @@ def _parsed(data: bytes, path: str) -> JsonObject:
 
 
 class ArgumentsReader:
-    """Reads `training_args.bin`, which is the same in all saves of a run, so identical files are read only once."""
+    """Reader of `training_args.bin`.
+
+    The file is the same in all saves of a run, and identical files are read only once.
+    """
 
     def __init__(self, storage: Storage) -> None:
         """Store the tree."""
@@ -272,7 +287,10 @@ class ArgumentsReader:
         self._known: dict[bytes, Arguments] = {}
 
     def __call__(self, path: str) -> Arguments:
-        """Return the arguments in a save; empty if the file cannot be read, because no training run needs them."""
+        """Return the arguments in a save; empty if the file cannot be read.
+
+        No training run needs them.
+        """
         try:
             with self._storage.open(path) as source:
                 data = source.read(0, _MOST_ARGUMENTS)

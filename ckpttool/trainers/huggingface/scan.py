@@ -53,7 +53,10 @@ from ckpttool.trainers.listing import Listing
 _CONFIG_LIMIT = 16 << 20
 _OLDER = "resume from an older checkpoint; if a save is in progress, wait for it"
 _SAME_PACE = 0.02
-"""Allowed difference, because an epoch's last batch may be smaller; twice the ranks would halve the steps."""
+"""Allowed relative difference in steps per epoch.
+
+An epoch's last batch may be smaller; twice the ranks would halve the steps.
+"""
 
 _NAMED = file_names(
     NamePattern(WEIGHTS, ShardRole.MODEL),
@@ -65,7 +68,7 @@ _NAMED = file_names(
 
 
 class _Scanned(NamedTuple):
-    """A save, with the facts to compare with those of other saves."""
+    """A save, with facts to compare across saves."""
 
     checkpoint: Checkpoint
     confirmed: bool
@@ -85,12 +88,12 @@ class _Scanned(NamedTuple):
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the names in each save's folder, and the save's record.
+    """List the saves, with their files and records.
 
     Args:
         storage: The tree.
         listing: The names in its root.
-        options: Options beyond the names.
+        options: Data to collect in addition to the names.
     """
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     names += [] if names else saves_called_otherwise(listing, every=True)
@@ -180,7 +183,10 @@ def _source(state: State | None, number: int | None) -> StepSource:
 
 
 def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
-    """Suspect all saves if the logs of two contradict each other: a resumed run does not change earlier entries."""
+    """Report all saves as unknown if the logs of two contradict each other.
+
+    A resumed run does not change earlier entries.
+    """
     logged = sorted(
         (scanned for scanned in scanned_saves if scanned.logged_to is not None),
         key=lambda scanned: scanned.checkpoint.step or 0,
@@ -216,7 +222,7 @@ def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _apart_later(logged: Sequence[_Scanned]) -> tuple[_Scanned, _Scanned] | None:
-    """Find two saves whose logs are too long for a scan, and differ after the part that was read."""
+    """Return two saves with logs that differ after the part that a scan reads; None if there are none."""
     pairs = [(earlier, later) for earlier, later in pairwise(logged) if not (earlier.is_read and later.is_read)]
     parted = map_waiting(lambda pair: _part(*pair), pairs)
     return next((pair for pair, is_parted in zip(pairs, parted, strict=True) if is_parted), None)
@@ -232,7 +238,7 @@ def _part(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:
-    """Read the record, which is written last, and add problems in it to the findings."""
+    """Read the record, which is written last, and add its problems to the findings."""
     path = save.path(STATE)
     if UNFINISHED in save.names:
         message = (
@@ -259,7 +265,9 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
 
 
 def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Add problems in the middle of a save's record to the save: a scan reads only the record's two ends.
+    """Add findings about the middle of a save's record.
+
+    A scan reads only the two ends of the record.
 
     Raises:
         OSError: The disk could not be read.
@@ -276,7 +284,9 @@ def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Add problems in the model's config to the save: Trainer reads this config before the weights.
+    """Add findings about the model's config.
+
+    Trainer reads this config before the weights.
 
     Raises:
         OSError: The disk could not be read.
@@ -293,7 +303,10 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Return whether a save has only weights (`save_only_model`): a load then silently starts a new optimizer."""
+    """Return whether a save has only weights, as with `save_only_model`.
+
+    A load of such a save silently starts a new optimizer.
+    """
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN

@@ -28,7 +28,7 @@ def is_save(name: str) -> bool:
 
 
 def is_last(name: str) -> bool:
-    """Return whether `ckpt_path="last"` may choose it.
+    """Return whether `ckpt_path="last"` may choose a file or folder with this name.
 
     Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern need not match up to the end of the
     name.
@@ -43,7 +43,7 @@ def hpc_number(name: str) -> int | None:
 
 
 def is_bare(name: str) -> bool:
-    """Return whether a name contains no number, neither from a counter nor from a metric."""
+    """Return whether a name contains no digits, which would come from a counter or a metric."""
     return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
 
 
@@ -59,7 +59,10 @@ def step_in(name: str) -> int | None:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the beginning of a `*.ckpt`, a suffix that others use too, or the record in a folder of that name."""
+    """Recognize saves by their content, because other trainers use `*.ckpt` too.
+
+    A file has Lightning's version in its first bytes, and a folder contains `meta.pt`.
+    """
     pattern = rf"(?s:.+){re.escape(SUFFIX)}"
     return any(VERSION in head for _, head in listing.heads(pattern)) or any(
         META in names for _, names in listing.inside(pattern)

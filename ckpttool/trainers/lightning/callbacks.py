@@ -1,4 +1,4 @@
-"""Places of a fit's settings, and of the saving callbacks, in the YAML of Lightning's command line."""
+"""Keys of the fit settings and of the saving callbacks in the YAML of Lightning's command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CALLBACK = "ModelCheckpoint"
 
 
 def fit_prefix(view: View) -> str:
-    """Return the key prefix of a fit's settings."""
+    """Return the prefix of the keys of the fit settings."""
     return "fit." if view.is_section("fit.trainer") else ""
 
 

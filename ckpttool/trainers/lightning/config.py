@@ -17,7 +17,10 @@ from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_c
 
 _PATH = "ckpt_path"
 _OF_OTHERS = ("defaults", "exp_manager", "trainer._target_")
-"""Keys of Hydra and NeMo, which build a Trainer from their own configs: the callbacks are elsewhere in those."""
+"""Keys of Hydra and NeMo, which build a Trainer from their own configs.
+
+In those configs, the callbacks are elsewhere.
+"""
 
 
 def _is_own(view: View) -> bool:
@@ -60,7 +63,9 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 def _goes_by_metric(view: View, callback: str) -> bool:
-    """Return whether a metric decides which saves to keep, so that the newest save may be deleted.
+    """Return whether a metric decides which saves to keep.
+
+    The newest save may then be deleted.
 
     Source:
         `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of the most recent

@@ -85,7 +85,7 @@ def _position(record: Record, read: Consumed) -> GoesOn:
 
 
 def _samples_in_epoch(record: Record, read: Consumed) -> int | None:
-    """Return how many samples of the epoch all ranks had read; None if no batch size is known."""
+    """Return the number of samples of the epoch that all ranks have read; None if the batch size is unknown."""
     if read.samples is None or not record.batches or record.in_epoch is None:
         return None
     samples, rest = divmod(record.in_epoch * read.samples, record.batches)

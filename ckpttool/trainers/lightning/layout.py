@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LightningLayout(Untracked):
-    """One file per save, or one folder if the save was sharded."""
+    """A layout with one file per save, or one folder if the save is sharded."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -31,7 +31,10 @@ class LightningLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add the contents of a folder's large record; a save in one file needs nothing more."""
+        """Add the contents of a folder's large record.
+
+        A save in one file needs nothing more.
+        """
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
         from ckpttool.trainers.torch_dcp.store import read_store_closely
@@ -39,17 +42,23 @@ class LightningLayout(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: Lightning writes elsewhere, and then moves or copies the file to its final name."""
+        """Return False, because Lightning writes elsewhere and then moves or copies the file to its final name."""
         return False
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the file, which every process loads, or the records and the slices of a folder."""
+        """Return the save's file, or the records and slices in its folder.
+
+        Every process loads the file.
+        """
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the file or folder; refuse if `ckpt_path="last"` would miss it, or a person chose the name."""
+        """Return the file or folder to move.
+
+        Refuse if `ckpt_path="last"` may load the save, or if a person may have chosen its name.
+        """
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
             return Refusal(why=f"is the target of {last}, from which a start with ckpt_path='last' may resume")
@@ -58,14 +67,17 @@ class LightningLayout(Untracked):
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's folder; if the save is a file, return a place in ckpttool's own folder."""
+        """Return a place in the save's folder, or in ckpttool's own folder if the save is a file."""
         if any("/" in shard.path for shard in checkpoint.shards):
             return super().seal_place(checkpoint)
         path = own_path(checkpoint.name, ".manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the file or folder, never `last`: in the code, or on the command line of a LightningCLI."""
+        """Return settings for the file or folder, never for `last`.
+
+        They are for the code, or for the command line of a LightningCLI.
+        """
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

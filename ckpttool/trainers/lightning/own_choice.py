@@ -1,7 +1,7 @@
 """The save that Lightning chooses: with `ckpt_path="last"`, the newest file with certain names, whatever its contents.
 
 Source: `_parse_ckpt_path` in trainer/connectors/checkpoint_connector.py and `_find_last_checkpoints` in
-callbacks/model_checkpoint.py of Lightning 2.6; and its runs with a stale, a torn and a dangling `last.ckpt`.
+callbacks/model_checkpoint.py of Lightning 2.6; and its runs with a stale, a truncated and a dangling `last.ckpt`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the `ckpt_path` in the config of Lightning's command line.
+    """Return the effect of `ckpt_path` in the config of Lightning's command line.
 
     Source: `LightningCLI` passes `ckpt_path` to `Trainer.fit`; if it is not set, Lightning searches only for Slurm's
         saves.
@@ -115,7 +115,7 @@ def _is_above(folder: str, root: str) -> bool:
 
 
 def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
-    """Use the path, or the keyword given instead of a path."""
+    """Return the choice for a path, or for a keyword in place of a path."""
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
             return ChoiceUnknown(
@@ -135,7 +135,10 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
 
 
 def _named(start: OwnStart, path: str, label: str) -> Choice:
-    """Load exactly this file: if it is not intact, the same save may be intact under a different name."""
+    """Return the choice for exactly this file.
+
+    If it is truncated, an intact file of the same save under a different name does not help.
+    """
     relative = inside(start.inventory.root, path)
     save = None if relative is None else holder(start.inventory.checkpoints, relative)
     if relative is None or save is None:
@@ -176,7 +179,9 @@ def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
 
 
 def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
-    """Return the choice of `ckpt_path="last"`: empty if no entry qualifies, several entries if their times are equal.
+    """Return the names that `ckpt_path="last"` may choose.
+
+    There are several if their times are equal, and none if no entry qualifies.
 
     Args:
         storage: The tree.
@@ -206,7 +211,7 @@ def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
 
 
 def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find the files that a start without a named save would load: a stale, torn or dangling `last.ckpt`.
+    """Find the files that a start without a named save would load: a stale, truncated or dangling `last.ckpt`.
 
     Args:
         storage: The tree.

@@ -30,7 +30,7 @@ class Record:
     batches: int | None = None
     """Batches that each rank had begun since the start of the training run."""
     in_epoch: int | None = None
-    """How many of these batches are in the current epoch."""
+    """The number of these batches in the current epoch."""
     ends_epoch: bool = False
     """Whether the last of these batches was the last batch of the epoch."""
     counts_epoch: bool = False
@@ -54,7 +54,7 @@ class Record:
 
     @property
     def place(self) -> tuple[int | None, ...]:
-        """Identifies the moment at which the save was made."""
+        """The point of the training run at which the save was made."""
         return self.step, self.epoch, self.batches
 
 
@@ -94,7 +94,9 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
 
 def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Report an archive without a valid end; if the end is valid, the data before it are not checked.
+    """Report an archive without a valid end.
+
+    If the end is valid, the data before it are not checked.
 
     Raises:
         OSError: The disk could not be read.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEntry:
-    """One file or folder whose name is that of a save."""
+    """A file or folder that is named like a save."""
 
     name: str
     record: Record
@@ -37,17 +37,19 @@ class SaveEntry:
     """The contents of a folder, apart from its record; None for a file."""
     is_folder: bool = False
     is_cut_off: bool = False
-    """Whether a mark next to the entry shows that the save is unfinished."""
+    """Whether a marker file next to the entry shows that the save is unfinished."""
     findings: tuple[Finding, ...] = ()
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the record of each save; files saved at the same moment count as one save with several names.
+    """List the saves, with their records.
+
+    Files saved at the same moment count as one save with several names.
 
     Args:
         storage: The tree.
         listing: The names in its root.
-        options: Options beyond the names.
+        options: Data to collect in addition to the names.
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
     cut_off = marked_unfinished(listing, (entry.name for entry in saves))
@@ -127,7 +129,7 @@ def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
 
 
 def _is_torn(entry: SaveEntry) -> bool:
-    """Return whether a file cannot be the one to load; folders are checked elsewhere."""
+    """Return whether a file is damaged; folders are checked elsewhere."""
     return not entry.is_folder and bool(entry.findings)
 
 
@@ -186,7 +188,10 @@ def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
 
 
 def _commit(entry: SaveEntry) -> CommitState:
-    """Return the state that a folder's records show; a file has none, and may be truncated under its final name."""
+    """Return the commit state that a folder's records show.
+
+    A file has no such record, and may be truncated under its final name.
+    """
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
     if not entry.is_folder:

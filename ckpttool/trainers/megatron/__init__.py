@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ITERATION = r"iter_([0-9]{7,18})"
 RELEASE = "release"
-"""The folder of weights that a converter wrote, and the name of this folder in the tracker."""
+"""Folder of weights that a converter wrote, and the name of this folder in the tracker."""
 
 METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
 MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
@@ -50,7 +50,10 @@ class SaveKind(str, Enum):
 
 
 def kind_of(names: frozenset[str]) -> SaveKind:
-    """Determine the format as the trainer does; `common.pt` without `metadata.json` shows an unfinished save."""
+    """Determine the format as the trainer does.
+
+    `common.pt` without `metadata.json` shows an unfinished save.
+    """
     if METADATA_JSON in names or COMMON in names:
         return SaveKind.DISTRIBUTED
     if any(re.fullmatch(RANK_FOLDER, name) for name in names):
@@ -76,7 +79,7 @@ def is_save(name: str) -> bool:
 
 
 class ModelPart(NamedTuple):
-    """A part of the model in the legacy layout: one folder."""
+    """A part of the model in the legacy layout, which has its own folder."""
 
     tensor: int
     pipeline: int | None
@@ -92,7 +95,7 @@ class ModelPart(NamedTuple):
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of an `iter_%07d` folder, or of `release/`: other trainers write such a tracker too."""
+    """Recognize saves by the contents of `iter_%07d` or `release/`, because other trainers write the same tracker."""
     inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
     return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
 

@@ -23,7 +23,10 @@ _DIGEST = r"[0-9a-f]{64}"
 
 
 def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Add to a save the digests in its folder; a torn record is ignored."""
+    """Add the digests in a save's folder to the save.
+
+    If the record cannot be read, only a note is added.
+    """
     path = f"{checkpoint.name}/{INTEGRITY}"
     try:
         digests, findings = _digests(storage.small_file(path, limit=_LIMIT), path)

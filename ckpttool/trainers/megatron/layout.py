@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class MegatronIterations(WrittenTogether):
-    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
+    """A layout with one folder per save, shared by all ranks, and a tracker file next to these folders."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read the names in each save, and the record in one of its files."""
+        """List the files in each save, and read the record in one of them."""
         from ckpttool.trainers.megatron.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -53,7 +53,10 @@ class MegatronIterations(WrittenTogether):
         return with_digests(storage, store.read_store_closely(storage, checkpoint, checkpoint.name))
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether `.metadata` is written under this name; all other files get their final names directly."""
+        """Return whether this is the temporary name of `.metadata`.
+
+        All other files get their final names directly.
+        """
         return name == ".metadata.tmp"
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -92,7 +95,10 @@ class MegatronIterations(WrittenTogether):
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the iteration, and make Megatron-LM stop if the iteration is missing."""
+        """Return settings for the folder and the iteration.
+
+        They make Megatron-LM stop if the iteration is missing.
+        """
         from ckpttool.trainers.megatron.load import settings
 
         return settings(inventory, checkpoint)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-    """Name the folder and the iteration, and make Megatron-LM stop if the iteration is missing.
+    """Return settings for the folder and the iteration, which make Megatron-LM stop if the iteration is missing.
 
     A tracker that names `release` takes precedence over `--ckpt-step`. In the legacy layout the distributed optimizer's
-    state is read from the save that the tracker names, regardless of `--ckpt-step`, so in that layout the tracker
-    must name this save.
+    state is read from the save that the tracker names, regardless of `--ckpt-step`, so in that layout the tracker must
+    name this save.
 
     Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
     """
@@ -50,7 +50,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
 
 _LOG = "Check the log for the line with the iteration: if loading fails, the training may end with exit code 0."
-"""Advice because, up to core 0.16, a run may end with 0 even with --exit-on-missing-checkpoint."""
+"""Advice for core 0.16 and earlier, in which a run may end with 0 even with --exit-on-missing-checkpoint."""
 
 
 _OF_BRIDGE = f"Megatron-Bridge follows {BRIDGE_TRACKER} if no step is given; the tracker of Megatron-LM has no effect."
@@ -71,12 +71,16 @@ def _setting(place: str, value: SettingValue) -> TrainerSetting:
 
 
 class MegatronWords:
-    """Translates ckpttool's advice: Megatron-LM has settings only for the data skip."""
+    """Translation of ckpttool's advice.
+
+    Megatron-LM has settings only for skipping data.
+    """
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Format Megatron-LM's option for a shell: the option lists every single iteration.
+        """Format Megatron-LM's option for a shell.
 
-        After a stop, this option can train the good batches before the bad ones; a single number of steps cannot.
+        The option lists every single iteration. After a stop, it can train the good batches before the bad ones, which
+        a single number of steps cannot.
         """
         from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
 
@@ -88,18 +92,18 @@ class MegatronWords:
         return TrainersDetour(trainer=TRAINER.name, title=TRAINER.title, argument=argument)
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return None: Megatron-LM has no known settings for thresholds."""
+        """Return None, because Megatron-LM has no known settings for thresholds."""
         return None
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return None: Megatron-LM itself counts the batches to skip."""
+        """Return None, because Megatron-LM itself counts the batches to skip."""
         return None
 
     @property
     def own_policy(self) -> str | None:
-        """Return None: Megatron-LM never drops an update because of its norm."""
+        """Return None, because Megatron-LM never drops an update because of its norm."""
         return None
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return the settings unchanged: Megatron-LM has no policy of its own."""
+        """Return the settings unchanged, because Megatron-LM has no policy of its own."""
         return settings

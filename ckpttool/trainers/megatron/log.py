@@ -29,12 +29,12 @@ _FIELDS = {
 
 
 class Megatron:
-    """Megatron-LM, Megatron-DeepSpeed, MindSpeed and other trainers that print `iteration N/ M | … |`."""
+    """Log format of Megatron-LM, Megatron-DeepSpeed, MindSpeed and other trainers that print `iteration N/ M | … |`."""
 
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize an iteration or a validation at the beginning of the content; some logs contain only one kind."""
+        """Recognize an iteration or a validation in the first bytes; some logs contain only one kind."""
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

@@ -10,11 +10,11 @@ from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.megatron import ModelPart
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
-"""Format of the distributed optimizer's state that loads whatever the tensor and pipeline sizes."""
+"""Formats of the distributed optimizer's state that can be loaded at any tensor and pipeline size."""
 
 
 _MOST_PARTS = 1 << 17
-"""Limit for the parts of a model, above any real number: a record must not set the number of files to search for."""
+"""Upper limit for the parts of a model, so that a record cannot require a search for any number of files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,9 @@ class SaveRecord:
     """The known facts about a save."""
 
     step: Step | None
-    """`iteration`."""
+    """The record's `iteration`."""
     samples: int | None
-    """`consumed_train_samples`."""
+    """The record's `consumed_train_samples`."""
     global_batch_size: int | None
     world_size: int | None
     data: int | None

@@ -107,7 +107,7 @@ _REORDERED_REMEDY = "keep the global batch size, or set the length of the run wi
 
 
 def _position(resume: Resume) -> GoesOn:
-    """Continue after the samples counted in the save's `args`."""
+    """Return the position after the samples that are counted in the save's `args`."""
     arguments = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(arguments, "dataloader_type") or "single"
@@ -137,7 +137,10 @@ def _args(storage: Storage, checkpoint: Checkpoint) -> object:
 
 
 def _tracked(resume: Resume) -> Iterator[Finding]:
-    """Report a tracker that contradicts `--ckpt-step`: the tracker overrides or complements this option."""
+    """Report a tracker that contradicts `--ckpt-step`.
+
+    The tracker overrides or complements this option.
+    """
     checkpoint = resume.plan.point.checkpoint
     pointer = tracker_pointer(resume.storage, iteration_folder, content=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
@@ -170,7 +173,7 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Refuse tensor and pipeline sizes that the loader refuses; it accepts other data-parallel sizes."""
+    """Report tensor and pipeline sizes that the loader refuses; it accepts other data-parallel sizes."""
     values = dict(checkpoint.scalars.rest)
     sizes = {name: int(values[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in values}
     saved = AskedSizes(

@@ -66,11 +66,14 @@ from ckpttool.trainers.torch_dcp import store
 
 _RECORD_LIMIT = 64 << 10
 _NEWEST = 8
-"""Number of saves whose records of slices a scan reads: a record has hundreds of names, and no other use."""
+"""Number of newest saves whose records of slices a scan reads.
+
+A record has hundreds of names, and no other use.
+"""
 
 
 class _ToRead(NamedTuple):
-    """The records of a save to read in a scan."""
+    """The data that a scan reads from a save."""
 
     sizes: bool
     """Whether to read each file's stamp as well."""
@@ -91,7 +94,7 @@ class _Files(NamedTuple):
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read the names in each save, and the record in one of its files."""
+    """List the files in each save, and read the record in one of them."""
     pointer = tracker_pointer(storage, iteration_folder, content=RELEASE)
     saves = list(filter(is_save, listing.folders()))
     newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
@@ -172,13 +175,16 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
 
 
 def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """Describe a folder without a file that identifies the format; a save begins like this."""
+    """Report a folder without a file that identifies the format, as at the beginning of a save."""
     del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name),))
 
 
 def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List slices, and `common.pt` with them; `metadata.json` is written after all of these."""
+    """List the slices and `common.pt`.
+
+    `metadata.json` is written after all of these.
+    """
     kinds = {entry.name: entry.kind for entry in entries}
     slices = store.read_store(storage, name, sizes=to_read.sizes, most=to_read.most)
     findings = [*slices.findings]
@@ -216,7 +222,10 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read:
 
 
 def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List a folder for each part of the model; one of the parts shows how many there are."""
+    """List the folders with the parts of the model.
+
+    The record in one of the parts shows how many there are.
+    """
     findings: list[Finding] = []
     files: dict[str, Kind] = {}
     for entry in entries:

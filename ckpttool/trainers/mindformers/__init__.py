@@ -1,4 +1,4 @@
-"""MindFormers (MindSpore Transformers), the main trainer, which answers every question that ckpttool asks."""
+"""MindFormers (MindSpore Transformers), the main trainer, with all the abilities that ckpttool knows."""
 
 from __future__ import annotations
 

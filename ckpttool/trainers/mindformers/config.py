@@ -39,7 +39,10 @@ _BOTH = 3
 """The effective `dataset_broadcast_opt_level` if the config sets none and data are broadcast."""
 
 _BASE = "base_config"
-"""Key for a file whose settings apply if this config has none of its own."""
+"""Key of a base config.
+
+Its settings apply if this config has none of its own.
+"""
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
 """Keys that other trainers' configs may also contain."""
@@ -51,16 +54,16 @@ _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
 _OWN_SECTIONS = {
     **KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode",
 }  # fmt: skip
-"""Ambiguous sections, each with settings that show that the section belongs to MindFormers."""
+"""Sections that other trainers' configs may also have, each with settings that only MindFormers uses."""
 _PYNATIVE_SECTION = {"training": "local_batch_size global_batch_size"}
-"""The same for the PyNative trainer, whose configs need more than that to be recognized."""
+"""The same for the PyNative trainer, whose configs need additional evidence."""
 
 
 class TrainConfigs:
-    """MindFormers' YAML, for either trainer."""
+    """Reader of MindFormers' YAML configs, for both of its trainers."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Search for MindFormers' characteristic keys."""
+        """Return whether the content has MindFormers' characteristic keys."""
 
         def has(values: Iterable[str]) -> Iterator[bool]:
             return (value.encode() in content for value in values)
@@ -70,7 +73,10 @@ class TrainConfigs:
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | PyNativeConfig | None:
-        """Return the config; None if the file has none of the known keys: MindFormers itself requires no key."""
+        """Return the config; None if the file has none of the known keys.
+
+        MindFormers itself requires no key.
+        """
         if file.path.endswith(TOML):
             return None
         try:
@@ -84,13 +90,13 @@ class TrainConfigs:
         return train_config_of(file.yaml, path=file.path, devices=devices) if _is_own(file.yaml.data) else None
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Use the switch between the two layouts."""
+        """Return the layout that the config's switch selects."""
         if isinstance(config, PyNativeConfig):
             return ITERATION_LAYOUT
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Check the config by the remaining rules too."""
+        """Return the findings from reading the config, and those of the remaining rules."""
         if isinstance(config, PyNativeConfig):
             further = pynative_lint.lint(config.settings, pynative_lint.BEFORE_A_START)
         else:
@@ -98,7 +104,7 @@ class TrainConfigs:
         return as_the_file_has_them((*config.findings, *further))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Return the fixes by the same rules."""
+        """Return the fixes for the mistakes that these rules find."""
         fixes = pynative_lint.safe_fixes if isinstance(config, PyNativeConfig) else safe_fixes
         return fixes(config.settings)
 
@@ -115,7 +121,7 @@ def _is_own(data: Section) -> bool:
 
 
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
-    """Return a YAML config's settings for resuming, parallelism and data, with all suspicious values.
+    """Return a YAML config's settings for resuming, parallelism and data, with findings about suspicious values.
 
     Defaults are those of MindFormers' own template (1.6 and later), so that a short config has the same meaning here:
     `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism if `use_parallel` is set.
@@ -257,7 +263,10 @@ def _product(*factors: int | None) -> int | None:
 
 
 def _count(section: Section, key: str) -> int | None:
-    """Return a positive integer, or 1 if the setting is missing; None if its value is invalid, which a finding says."""
+    """Return a positive integer, or 1 if the setting is missing.
+
+    None if the value is invalid, which is reported as a finding.
+    """
     value = section.get(key, 1)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -279,13 +288,16 @@ def _monitor(data: Section) -> Section:
 
 
 def _no_save_optim(data: Section) -> bool:
-    """Return whether saves lack optimizer state, from the section of 1.9, otherwise from the callback's argument."""
+    """Return whether saves lack optimizer state.
+
+    The section of 1.9 decides, or else the callback's argument.
+    """
     value = _section(data, "checkpoint").get("no_save_optim")
     return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:
-    """Return whether MindFormers sets a threshold, which its newer layout then uses.
+    """Return whether MindFormers sets a health threshold, which its newer layout then uses.
 
     Source:
         Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets a threshold if the config has

@@ -33,7 +33,7 @@ class SavedSinks:
     size: int | None
     """Batches per sink; None if the run's epochs are not sinks of equal size."""
     is_sure: bool
-    """False if the only evidence is one number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
+    """False if the only evidence is a single epoch: one sink of 30 batches, or 30 steps of the first epoch."""
 
 
 def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
@@ -96,7 +96,7 @@ def mindformers_counters(  # noqa: PLR0913  all values that it uses, as keywords
     dataset_size: int | None = None,
     run: Sequence[Checkpoint] = (),
 ) -> MindFormersCounters:
-    """Compute as MindFormers 2.1.0 does, with rounding errors, and report the effect of each deviation.
+    """Compute the counters as MindFormers 2.1.0 does, with rounding errors, and report the deviations.
 
     If a launch config sets `data_skip_steps`, the data position is safe, but these counters are not. The counters
     determine the number of remaining epochs, the step in the next checkpoint's label, and the learning rate.
@@ -179,7 +179,7 @@ def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
 
 
 def _sinks(case: _Case) -> Iterator[Finding]:
-    """Report the position in data-sink mode, which two counters define: steps, and sinks of an unrecorded size."""
+    """Report disagreeing counters in data-sink mode: steps, and sinks of an unrecorded size."""
     if case.new_sink is None or case.epoch is None:
         return
     saved, size = case.saved, case.new_sink
@@ -214,7 +214,7 @@ def _of_sinks(number: int, size: int) -> str:
 
 
 def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
-    """Describe the effect on a run whose epochs were counted differently.
+    """Report the effect on a run whose epochs were counted differently.
 
     Source: runs of MindFormers 2.1.0 in both layouts: steps planned beyond the end of the data are never trained.
     """
@@ -280,7 +280,7 @@ def _epochs(case: _Case) -> Iterator[Finding]:
 
 
 def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
-    """Report that the newer layout loads the optimizer's unscaled step from its file: other counters are scaled."""
+    """Report the optimizer's step, which the newer layout loads unscaled from its file, unlike the other counters."""
     if case.legacy or not updates or case.old_batch == case.new_batch:
         return
     exact = updates * case.old_batch // case.new_batch

@@ -77,7 +77,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> DataPosition:
-    """Let MindFormers position the data if only it can determine the batch size."""
+    """Return the position, or leave it to MindFormers if only MindFormers can determine the batch size."""
     advice = resume.plan.advice
     is_moved = advice is not None and advice.detour is not None and advice.followed
     if resume.config is None or skip.samples is None or is_moved:

@@ -1,4 +1,4 @@
-"""`health_ckpts.json`: the record that MindFormers' health monitor makes at each save; read and updated here."""
+"""`health_ckpts.json`, in which MindFormers' health monitor records the health of each save."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
 def read_health(storage: Storage, path: str) -> HealthBook:
-    """Read the recorded health of each checkpoint file; the worst entry if a name occurs several times.
+    """Read the recorded health of each checkpoint file.
 
-    Each problem in the file is a finding; the health of the checkpoints that the problem affects is unknown, never
-    healthy. Names in the file are untrusted text: they are only compared with names, and never opened.
+    If a name occurs several times, the worst entry counts. Each problem in the file is a finding; the health of the
+    checkpoints that the problem affects is unknown, never healthy. Names in the file are untrusted text: they are only
+    compared with names, and never opened.
 
     Args:
         storage: The storage with the file.
@@ -98,7 +99,7 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
 
 
 def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
-    """Keep the records of unhealthy saves among the complete entries before the end of a torn file.
+    """Return the records in the complete entries at the beginning of a truncated file.
 
     A lost entry may mark any checkpoint as unhealthy, so healthy records become unknown; unhealthy records stay
     unhealthy.
@@ -126,7 +127,10 @@ def _complete_entries(text: str) -> Iterator[Json]:
 
 
 def _book(path: str, entries: Iterable[Json]) -> HealthBook:
-    """Read complete entries; only the first invalid entries get a finding each, because there may be a million."""
+    """Read complete entries.
+
+    Only the first invalid entries get a finding each, because there may be a million.
+    """
     marks: dict[str, list[Health]] = {}
     findings: list[Finding] = []
     wrong = 0
@@ -194,7 +198,7 @@ def _entries(old: bytes | None) -> list[dict[str, object]]:
 
 
 class MindFormersHealthFile:
-    """`health_ckpts.json`: a list of `{"is_health": 0, "ckpt_name": "..."}`."""
+    """MindFormers' file of recorded health: a list of `{"is_health": 0, "ckpt_name": "..."}`."""
 
     name = "health_ckpts.json"
 

@@ -1,4 +1,4 @@
-"""Starts MindFormers: the YAML for `run_mindformer.py`, the command for `msrun_launcher.sh`, and the save folder."""
+"""The start of MindFormers: YAML for `run_mindformer.py`, a command for `msrun_launcher.sh`, and the save folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
 _STAYS = "MindFormers never removes checkpoints of older runs"
 _JOIN = "True"
-"""Makes the command last as long as the training run. By default, the launcher returns immediately with 0: a script or
-a CI job would then mistake a training run that is just starting for one that has succeeded."""
+"""Argument that makes the command last as long as the training run.
+
+By default, the launcher returns 0 immediately. A script or a CI job would then mistake a run that is just starting for
+a successful one.
+"""
 _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
@@ -42,22 +45,22 @@ Wanted: TypeAlias = "Callable[[Dict[str, object], ResumePlan], dict[str, Scalar]
 
 
 class MindFormersLaunch:
-    """A launch by msrun, with four of the config's settings changed."""
+    """A launch by msrun, with the settings of a plan in the config."""
 
     folder = "MindFormers' own folder, the one with run_mindformer.py"
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        """Return the result of `render_config` for the text of the config."""
+        """Return the config with the settings that follow the plan; see `render_config`."""
         if isinstance(base, PyNativeConfig):
             return render_config(base.text, plan, wanted=pynative.wanted_settings)
         return render_config(base.text, plan)
 
     def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
-        """Return the result of `launch_commands` for the same arguments."""
+        """Return one shell command per node; see `launch_commands`."""
         return launch_commands(job, mode=pynative.MODE if isinstance(base, PyNativeConfig) else ())
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Compare the number of devices with the config's world size."""
+        """Report a number of devices that differs from the config's world size."""
         if isinstance(base, PyNativeConfig):
             return tuple(pynative.other_devices(base, devices))
         from ckpttool.trainers.mindformers.launch_check import other_devices
@@ -65,14 +68,14 @@ class MindFormersLaunch:
         return tuple(other_devices(base, devices))
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Read the folder and the number of saves from the callback that saves."""
+        """Return the folder and the number of the next saves, read from the callback that saves."""
         if isinstance(base, PyNativeConfig):
             return pynative.next_saves(base, inventory.root)
         return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
 
 
 def render_config(base_text: str, plan: ResumePlan, *, wanted: Wanted | None = None) -> LaunchConfig:
-    """Return the user's config with only those keys changed that make MindFormers follow the plan.
+    """Return the user's config, changed only in the keys that make MindFormers follow the plan.
 
     The text is edited at these keys, then parsed again: if PyYAML does not find the old document with exactly these
     changes, the edit fails. Read the base through `TrainConfigs` first: this function does not limit the file's size.
@@ -200,7 +203,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
 
 
 def _editable(editor: Editor, section: str) -> Mapping:
-    """Return the mapping to which the edit is written."""
+    """Return the mapping to edit: that of a section, or the top level."""
     if not section:
         return editor.top
     entry = editor.top.entries.get(section)
@@ -211,7 +214,10 @@ def _editable(editor: Editor, section: str) -> Mapping:
 
 
 def _neighbours(name: str) -> tuple[str, ...]:
-    """Return the keys next to which a new key may be placed, best first: its predecessors in order, then the others."""
+    """Return the keys next to which a new key may be placed, best first.
+
+    The nearest predecessor comes first, and the keys after it come last.
+    """
     if name not in _TOP_ORDER:
         return _TOP_ORDER
     place = _TOP_ORDER.index(name)

@@ -44,7 +44,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
 
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
-    """Report a config for a different number of devices than will be started, whatever the checkpoint."""
+    """Report a config that is written for a different number of devices, whatever the checkpoint."""
     if config.world_size is not None and config.world_size != devices:
         yield _suspect(
             config,
@@ -124,14 +124,17 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
 
 
 def _two_formats(name: object, fmt: str) -> str:
-    """Describe the file that MindFormers searches for if a name has the other format's suffix; otherwise return ""."""
+    """Describe the file that MindFormers searches for if a name has the wrong suffix; otherwise return ""."""
     if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
         return ""
     return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
 
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """Report a different prefix: MindFormers ignores the loaded save's prefix and uses the config's for new saves."""
+    """Report a different prefix.
+
+    MindFormers ignores the loaded save's prefix, and uses the config's prefix for new saves.
+    """
     saved_prefix = plan.point.checkpoint.prefix
     if config.prefix is None or not saved_prefix or config.prefix == saved_prefix:
         return

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.strict_json import Json, JsonObject
 
 _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
-"""A key of `storage_data`, in Python's form of a pair: a name, and the numbers of a slice."""
+"""A key of `storage_data`, written as a Python pair: a name, and the numbers of a slice."""
 
 _Slice = tuple[str, tuple[int, ...]]
 
 
 def parse_slice(key: str, what: str) -> tuple[str, tuple[int, ...]]:
-    """Parse a key of `storage_data`: the name of a tensor, and the numbers of its slice.
+    """Return the tensor's name and the numbers of its slice from a key of `storage_data`.
 
     Raises:
         ParseError: The message names the file and the key.
@@ -109,7 +109,7 @@ def _numbers(values: list[Json], where: str) -> tuple[int, ...]:
 
 
 def with_entries(checkpoint: Checkpoint, entries: Entries) -> Checkpoint:
-    """Add to each file of a save the tensors that the file must contain, and report tensors that no file contains."""
+    """Add the tensors that each file must contain to a save, and report tensors that no file contains."""
     shards = tuple(
         replace(shard, entries=entries.by_file.get(shard.path.rpartition("/")[2], ())) for shard in checkpoint.shards
     )

@@ -84,7 +84,10 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 _MEMORY_A_FILE = 512 << 10
-"""Memory per file: with 8,192 ranks, a metadata.json exceeds a hundred megabytes, mostly numbers: 20 kB per shard."""
+"""Memory per file, in bytes.
+
+With 8,192 ranks, a metadata.json exceeds a hundred megabytes, mostly numbers: 20 kB per shard.
+"""
 
 _SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -92,10 +95,13 @@ _T = TypeVar("_T")
 
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
-"""Maximum bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so hundreds of MB for the largest models."""
+"""Maximum size in bytes.
+
+A real file has about 9 KB for 4 ranks and 12 tensors, so hundreds of MB for the largest models.
+"""
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
-"""Held while a large file is in memory, because many iterations are read at the same time."""
+"""Lock for a large file in memory, because many iterations are read at the same time."""
 
 _RESTORE = "restore it from the disk of that rank, or resume from an older checkpoint"
 
@@ -107,7 +113,7 @@ _RECORDS = {*WRITTEN, MANIFEST_NAME}
 
 
 class MindFormersIteration:
-    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
+    """A layout with one folder per save, shared by all ranks, and a tracker file next to these folders."""
 
     name = ITERATION_LAYOUT
     signs = ITERATION
@@ -115,7 +121,7 @@ class MindFormersIteration:
     rank_files = RankFiles.TOGETHER
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read the names in each iteration, common.json and metadata.json; no shard is opened."""
+        """List each iteration's files, and read its common.json and metadata.json; no shard is opened."""
         folders = list(saves_in(listing))
         checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
         known_names = {TRACKER, OWN_FOLDER, *folders}
@@ -134,7 +140,7 @@ class MindFormersIteration:
         )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add the tensors of each file from the metadata.json that the PyNative trainer wrote."""
+        """Add the tensors of each file, if the PyNative trainer wrote the metadata.json."""
         if not by_pynative(checkpoint) or checkpoint.expected is None:
             return checkpoint
         from ckpttool.trainers.mindformers.layouts.entries import entries_in, with_entries
@@ -149,7 +155,7 @@ class MindFormersIteration:
             return replace(checkpoint, findings=(*checkpoint.findings, wrong))
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use each save's own record; otherwise expect on each rank every role that occurs in the tree."""
+        """Expect the files in each save's own record, or else every role in the tree on each rank."""
         present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
         full = {*roles, ShardRole.OPTIMIZER}
@@ -162,7 +168,7 @@ class MindFormersIteration:
         )
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether MindFormers or Python writes temporary files under this name."""
+        """Return whether this is a name of temporary files by MindFormers or Python."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -175,12 +181,12 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive the path from that of a different rank: data-parallel ranks save the same data."""
+        """Derive the path from that of a different rank, because data-parallel ranks save the same data."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return an empty list: the slices of each rank show which files it reads."""
+        """Return no files, because the slices of each rank show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -202,11 +208,14 @@ class MindFormersIteration:
         return tracker_naming(checkpoint.name, iteration_step(checkpoint.name))
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the health is recorded in the save itself."""
+        """Refuse, because the health is recorded in the save itself."""
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the save's folder: MindFormers treats a path without a tracker as the iteration itself."""
+        """Return settings for the save's folder.
+
+        MindFormers treats a path without a tracker as the iteration itself.
+        """
         if by_pynative(checkpoint):
             from ckpttool.trainers.mindformers.pynative_load import load_settings, older_saves
 
@@ -227,7 +236,10 @@ class MindFormersIteration:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
-    """Add the times of iterations newer than the tracker's: they show whether the tracker was written after them."""
+    """Add the times of iterations newer than the tracker's.
+
+    They show whether the tracker was written after them.
+    """
     if tracked is None:
         return checkpoints
     progress, number = Progress(checkpoints), iteration_step(tracked)
@@ -345,7 +357,10 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
 
 
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
-    """Read the tracker, which is written last, but not atomically: an empty or torn one proves nothing about shards."""
+    """Read the tracker.
+
+    It is written last, but not atomically: an empty or truncated tracker proves nothing about the shards.
+    """
     if not any(entry.name == TRACKER for entry in listing.entries):
         message = "no tracker file; the step is taken from the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
@@ -387,7 +402,7 @@ def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
 
 
 def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find the static trainer's saves with a wrong step: seen alone, each would look like the PyNative trainer's.
+    """Report the static trainer's saves with a wrong step, each of which looks like a save of the PyNative trainer.
 
     The last save of a PyNative run also records its own step, which equals the planned number of steps in the other
     saves.
@@ -409,7 +424,7 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find the PyNative trainer's saves that have only weights by design (`no_save_optim`): no save has an optimizer.
+    """Mark the PyNative trainer's saves as weights only if no save has an optimizer, as with `no_save_optim`.
 
     An asynchronous save may have a common.json while its optimizer file still has a temporary name.
     """
@@ -424,7 +439,7 @@ def _without_optimizer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _is_full(checkpoint: Checkpoint) -> bool:
-    """Return whether a save must have an optimizer: the PyNative trainer stops without one."""
+    """Return whether a save must have an optimizer, as the PyNative trainer requires."""
     return by_pynative(checkpoint) and checkpoint.content is Content.FULL
 
 
@@ -447,7 +462,10 @@ class CommonRecord(NamedTuple):
 
     state: TrainState
     health: Health
-    """From `ckpt_status`: 0 is healthy, 1 is not. An absent or null value means that the monitor was off: unknown."""
+    """The health from `ckpt_status`: 0 is healthy, 1 is unhealthy.
+
+    An absent or null value means that the monitor was off, so the health is unknown.
+    """
 
 
 _HEALTH = {0: Health.HEALTHY, 1: Health.UNHEALTHY, None: Health.UNKNOWN}
@@ -544,7 +562,10 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
 
 
 def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
-    """Read a metadata.json; large files are read one after the other, because many iterations are read in parallel."""
+    """Read a metadata.json.
+
+    Large files are read one at a time, because many iterations are read in parallel.
+    """
     try:
         return read(parse_metadata(storage.small_file(path, limit=_SMALL_METADATA), what=path), path)
     except OverLimitError:
@@ -575,7 +596,7 @@ def slices_in(record: JsonObject, what: str) -> RecordedSlices:
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
-    """Return an equal mapping with slices counted from 0, stored only once: many tensors are divided the same way."""
+    """Return one shared mapping for all tensors that are divided the same way; slices are counted from 0."""
     numbers: dict[int, int] = {}
     for rank in sorted(slices):
         slices[rank] = numbers.setdefault(slices[rank], len(numbers))
@@ -619,7 +640,10 @@ def _withheld(path: str, error: OSError) -> Finding:
 
 
 def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
-    """Expect weights in every case: if they are missing, MindFormers would continue with random weights."""
+    """Return the expected files.
+
+    Weights are always expected: without them, MindFormers would continue with random weights.
+    """
     world = checkpoint.topology.world_size
     files: ExpectedFiles | None = None
     notes = []
@@ -651,7 +675,7 @@ def _path_for(template: Shard, rank: Rank) -> str:
 
 
 def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
-    """Derive the path of every rank's file from the existing paths; empty if all the expected files exist."""
+    """Return the rank of each path that is derived from the existing paths; empty if all expected files exist."""
     if {shard.path for shard in checkpoint.shards}.issuperset(paths):
         return {}
     models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}

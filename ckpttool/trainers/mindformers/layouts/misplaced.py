@@ -15,7 +15,10 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 
 _MOST_OPENED = 256
-"""Maximum number of files named for other ranks to open, highest ranks first: they determine the number of ranks."""
+"""Maximum number of files named for other ranks to open, highest ranks first.
+
+These files determine the number of ranks.
+"""
 
 # The number of digits is limited: no training has larger step numbers, and int() of a million digits takes seconds.
 # Compiled at the first stray: most trees have none.
@@ -47,7 +50,7 @@ class Misplaced:
         """Report that the rank's shard exists, but not in its proper place.
 
         Args:
-            world: The expected ranks and the reason, in words.
+            world: A description of the expected ranks, with the reason.
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
@@ -73,7 +76,7 @@ class Misplaced:
 
 
 def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
-    """Return strays that have a different rank's name, but are not shards, and so are not evidence of that rank.
+    """Return strays that have a different rank's name but are not shards, and so are not evidence of that rank.
 
     A truncated file that begins like a shard counts as a shard. A file that cannot be read may be a shard.
     """
@@ -92,7 +95,7 @@ def _may_be_shard(storage: Storage, path: str) -> bool:
 
 
 def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
-    """Find misplaced shards among the strays of rank folders, by their proper paths.
+    """Return the misplaced shards among the strays of rank folders, by their proper paths.
 
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
@@ -102,7 +105,7 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
-    """Return for each run (prefix, number) the shard of its highest rank in a folder with a different rank's shard.
+    """Return the highest rank's shard in a different rank's folder, by run (prefix, number).
 
     Such a rank took part in the run, whether or not it has a folder: someone gathered the files.
     """

@@ -1,4 +1,4 @@
-"""The meaning of file and folder names. A file name in a rank folder is parsed once per *shape* of name.
+"""The meaning of file and folder names, parsed once per *shape* of a name in a rank folder.
 
 A tree of 8,192 ranks contains tens of thousands of names but only a few shapes, because the names differ only in the
 rank. So ckpttool cuts the rank out and looks the rest up, which is three times as fast as a regular expression per
@@ -34,7 +34,10 @@ BESIDE_THE_SAVES = "the rank_N layout"
 """The layout with a file next to the saves that records their health."""
 
 RANK_MARK = "\0"
-"""Replaces the rank in a shape. No file name can contain it."""
+"""Placeholder for the rank in a shape.
+
+No file name can contain it.
+"""
 
 MAX_RANK_DIGITS = 9
 """Maximum number of digits in a rank: int() of a million digits takes seconds."""
@@ -60,13 +63,16 @@ class FileKind(Enum):
     """Weights only, without optimizer state: no training can continue from it."""
     TRAINABLE = "trainable"
     BREAKPOINT = "breakpoint"
-    """Written while an exception propagated; the file stores the step *in the epoch*."""
+    """A file written while an exception propagated, with the step *in the epoch*."""
     IN_PROGRESS = "in-progress"
     GRAPH = "graph"
     OTHER_RANK = "other-rank"
     """A checkpoint's name with a rank that differs from the folder's rank."""
     RESPELLED = "respelled"
-    """A checkpoint's name, except that numbers have a different form: MindFormers does not search for such a file."""
+    """A checkpoint's name with numbers in a different form.
+
+    MindFormers does not search for such a file.
+    """
     STRAY = "stray"
 
 
@@ -101,7 +107,7 @@ _TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}|\.tmp[A-Za-z0-9]{6}"
 
 
 @lru_cache(maxsize=65536)
-def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind reads best
+def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return per kind reads best
     """Determine a file's kind from its name, in which RANK_MARK replaces the folder's rank.
 
     Only complete matches count: `old-llama_rank_0-20_2.ckpt.bak` is a stray.
@@ -146,7 +152,7 @@ def rank_of_folder(name: str) -> int | None:
 
 
 def is_iteration(name: str) -> bool:
-    """Return whether a complete name is that of one save's folder in the newer layout."""
+    """Return whether a name is that of a save's folder in the newer layout."""
     return name.startswith(ITERATION_START) and re.fullmatch(_ITERATION, name) is not None
 
 
@@ -156,7 +162,7 @@ def iteration_folder(step: int) -> str:
 
 
 def iteration_step(name: str) -> Step:
-    """Return the step in the name of such a folder."""
+    """Return the step in the name of a save's folder in the newer layout."""
     return Step(int(name.removeprefix(ITERATION_START)))
 
 
@@ -166,7 +172,7 @@ def checkpoint_name(run: int, position: EpochStep) -> str:
 
 
 def file_name(prefix: str, rank: int, run: int, position: EpochStep, suffix: str) -> str:
-    """Return the name of a rank's file in MindFormers' form."""
+    """Return the name that MindFormers gives to a rank's file."""
     run_part = f"_{run}" if run else ""
     return f"{prefix}_rank_{rank}{run_part}-{position}.{suffix}"
 
@@ -191,7 +197,7 @@ def saves_in(listing: Listing) -> Iterator[str]:
 
 
 def _is_unified(listing: Listing) -> bool:
-    """Recognize the file that contains the training scalars."""
+    """Recognize the layout by the file with the training scalars."""
     return listing.has(SCALARS_FILE)
 
 
@@ -201,7 +207,7 @@ def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | 
 
 
 def _is_iteration(listing: Listing) -> bool:
-    """Recognize an `iteration_%08d` folder, because other trainers also write a tracker with that name."""
+    """Recognize the layout by an `iteration_%08d` folder, because other trainers write the same tracker."""
     return any(saves_in(listing))
 
 
@@ -214,7 +220,7 @@ def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part 
 
 
 def _is_rank(listing: Listing) -> bool:
-    """Recognize a folder named exactly `rank_N` that has its own file, or several such folders that are all empty.
+    """Recognize folders named exactly `rank_N`, if one of them has its own file or all of them are empty.
 
     Launchers may store their logs in folders with such names. A run that has just started has saved nothing.
     """
