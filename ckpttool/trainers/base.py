@@ -85,7 +85,7 @@ class Part:
 WHOLE_TREE = Part(focus=None, resolved_from=None)
 """The part for a file in the root that belongs to no single save, such as a tracker.
 
-It also stands for a file of the only save.
+A file of the only save also has this part.
 """
 
 

@@ -1,4 +1,6 @@
-"""Saves of trainers that have no layout here, recognized in order to refuse them by name, not to call them damaged.
+"""Saves of trainers without a layout here.
+
+They are recognized so that they are refused by name, and not reported as damaged.
 
 Sources: the names that these projects give their saved files; no file is opened.
 """
@@ -15,7 +17,7 @@ from ckpttool.trainers.listing import Listing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """The signs that a folder is one save."""
+    """The signs of a save's folder."""
 
     title: str
     folder: str

@@ -24,10 +24,11 @@ def layouts() -> tuple[LayoutSigns, ...]:
 
 
 def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
-    """Return every layout that a folder has: a training run that switched layouts leaves two.
+    """Return every layout of a folder.
 
-    A layout that gives way is returned if it is the only layout, or has several saves that belong to no other layout.
-    Saves of unknown trainers are ignored, unless a layout is requested.
+    A training run that switched layouts leaves two. A layout that gives way is returned if it is the only layout, or
+    has several saves that belong to no other layout. Saves of unknown trainers are ignored, unless a layout is
+    requested.
 
     Args:
         listing: The folder's names.
@@ -54,9 +55,10 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 
 
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
-    """Return whether a layout that gives way has a series of saves in a folder: a single save is an export.
+    """Return whether a layout that gives way has a series of saves in a folder.
 
-    If other layouts' saves look like this layout's saves, a folder that no layout claims is a copy of such a save.
+    A single save is an export. If other layouts' saves look like this layout's saves, a folder that no layout claims is
+    a copy of such a save.
 
     Raises:
         OSError: A folder that would decide the answer cannot be listed.
@@ -71,7 +73,7 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSi
 
 
 class Around(NamedTuple):
-    """A folder that is a tree according to layouts that have such parts."""
+    """A folder that may be the tree around a path."""
 
     storage: Storage
     listing: Listing
@@ -86,8 +88,8 @@ class Around(NamedTuple):
 def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
     """Yield the trees that may contain a folder, or a file in it, outermost first.
 
-    The contents of a save may look like another trainer's tree. The contents of the path itself identify the trainer:
-    its names, and those next to it, may be those of several trainers.
+    The contents of a save may look like another trainer's tree. The contents of the path identify the trainer: the
+    path's name, and the names next to it, may fit several trainers.
 
     Args:
         folder: The folder.
@@ -147,7 +149,10 @@ def places_below(path: str) -> Iterator[str]:
 
 
 def _called(name: str, folder: str) -> list[str]:
-    """Return the name; if it ends with `*`, return the names in a folder that match it with a number for the star."""
+    """Return the name itself.
+
+    If it ends with `*`, return the names in the folder that have a number in place of the star.
+    """
     start, star, _ = name.partition("*")
     if not star:
         return [name]

@@ -1,4 +1,4 @@
-"""All trainers."""
+"""The registry of trainers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,23 @@ LAYOUT_NAMES = (
     "torch-dcp",
     LOOSE_FILE_LAYOUT,
 )
-"""Values of `--layout`, most usual first; a table, so that `--help` imports no trainer."""
+"""Values of `--layout`, most usual first.
+
+They are a table, so that `--help` imports no trainer.
+"""
 
 FIRST = "mindformers"
-"""The trainer whose terms documents used before they contained the terms of every trainer."""
+"""The trainer whose terms older documents use.
+
+Newer documents contain the terms of every trainer.
+"""
 
 
 _GUARD_LINES = "ckpttool.trainers.mindformers.logs.text:GuardLines"
-"""The format of a guard's lines, tried after all trainers' formats, because any trainer's log can contain them."""
+"""The format of a guard's lines.
+
+It is tried after all trainers' formats, because any trainer's log can contain such lines.
+"""
 
 
 def trainers() -> Iterator[Trainer]:
@@ -61,7 +70,7 @@ def trainers() -> Iterator[Trainer]:
 
 
 def phrasings() -> Iterator[Phrasing]:
-    """Yield the phrasing of each trainer that has a phrasing."""
+    """Yield the phrasing of each trainer that has one."""
     return (trainer.words for trainer in trainers() if trainer.words is not None)
 
 

@@ -47,7 +47,7 @@ class _Scanned(NamedTuple):
     kinds: frozenset[str]
     """Names of the save's files and folders of slices that belong to no rank."""
     updates: int | None
-    """The count in the save's schedule; None if there is none."""
+    """The count in the save's schedule; None if the save has no schedule."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:

@@ -58,7 +58,7 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the weights of a model saved without training state; () if there are none.
+    """Return the weights of a model saved without training state; () if the listing has no such weights.
 
     If several sets of files match, safetensors files take precedence.
     """
@@ -139,7 +139,7 @@ class LooseFile:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the save unchanged: the scan is complete."""
+        """Return the save unchanged, because the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:

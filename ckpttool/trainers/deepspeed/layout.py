@@ -38,7 +38,7 @@ class DeepSpeedTags(WrittenTogether):
         return scan_tags(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the save unchanged: the scan is complete."""
+        """Return the save unchanged, because the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:

@@ -222,7 +222,7 @@ def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _apart_later(logged: Sequence[_Scanned]) -> tuple[_Scanned, _Scanned] | None:
-    """Return two saves with logs that differ after the part that a scan reads; None if there are none."""
+    """Return two saves with logs that differ after the part that a scan reads; None if no logs differ."""
     pairs = [(earlier, later) for earlier, later in pairwise(logged) if not (earlier.is_read and later.is_read)]
     parted = map_waiting(lambda pair: _part(*pair), pairs)
     return next((pair for pair, is_parted in zip(pairs, parted, strict=True) if is_parted), None)

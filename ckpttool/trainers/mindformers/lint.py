@@ -212,7 +212,7 @@ def _of_the_top(view: ConfigView, section: str, key: str) -> Problem:
 
 
 def _refused(view: ConfigView) -> Iterator[Problem]:
-    """Find settings that stop every start, while the trainer is built.
+    """Report settings that stop every start while the trainer is built.
 
     Source:
         build_trainer and MindFormerRegister.get_instance_from_cfg (1.3.2 to 2.1.0) pass each key but `type` as an
@@ -601,7 +601,7 @@ def _some_steps(view: ConfigView) -> Iterator[Problem]:
 
 
 def _health_switch(view: ConfigView) -> str | None:
-    """Return the setting that switches the monitor on; None if it is off."""
+    """Return the setting that switches the health monitor on; None if the monitor is off."""
     if view.is_on(_HEALTH):
         return _HEALTH
     return _NEWER_EMBEDDING if view.is_newer_layout and view.get(_NEWER_EMBEDDING) else None
@@ -629,7 +629,10 @@ def _health_slices(view: ConfigView) -> Iterator[Problem]:
 
 
 def _health_model_size(view: ConfigView) -> Iterator[Problem]:
-    """Report a size that the config does not set: the monitor identifies the embedding by its element count."""
+    """Report a size that the config does not set.
+
+    The monitor identifies the embedding by its element count.
+    """
     if not view.is_on(_HEALTH) or not view.is_section(_MODEL) or view.get("pretrained_model_dir"):
         return
     for key in ("hidden_size", "vocab_size"):

@@ -25,8 +25,10 @@ class LoadKeys:
 
     load_checkpoint: str
     resume_training: str | bool
-    """An explicit file name in the legacy layout, never True: MindFormers' own choice is not reliable.
-    True in the newer layout, in which `load_checkpoint` already names the iteration's folder."""
+    """An explicit file name in the legacy layout, because MindFormers' own choice is not reliable.
+
+    True in the newer layout, in which `load_checkpoint` already names the iteration's folder.
+    """
     load_ckpt_format: str
     """`ckpt` or `safetensors`."""
     use_legacy_format: bool
@@ -98,7 +100,10 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
 
 
 def planned_skip(plan: ResumePlan) -> SkipBatches:
-    """Return the batches that a plan for MindFormers skips, or would skip: this plan always counts data in batches."""
+    """Return the batches that a plan for MindFormers skips, or would skip.
+
+    Such a plan always counts data in batches.
+    """
     skip = skip_of(plan.data)
     if skip is None:
         raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")

@@ -27,7 +27,7 @@ _PATTERN = frozenset("*?[")
 """Characters that `glob` does not treat literally."""
 
 _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
-"""Words that enable fault tolerance wherever `MS_ENABLE_TFT` contains them; TRE and TSP do not."""
+"""Texts that enable fault tolerance at any place in `MS_ENABLE_TFT`; TRE and TSP do not."""
 
 
 _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separate folder, and give that as DIR"
@@ -35,7 +35,7 @@ _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The conditions that a start encounters."""
+    """The conditions of a start."""
 
     plan: ResumePlan
     inventory: Inventory
@@ -61,7 +61,7 @@ Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
 
 
 def loaded_instead(start: Start) -> tuple[Finding, ...]:
-    """Return every way in which the actual start would load something other than the plan, if any."""
+    """Report every way in which a start would load something other than the plan."""
     return tuple(brief(finding) for rule in RULES for finding in rule(start))
 
 
@@ -140,7 +140,9 @@ def _next_to_the_ranks(start: Start) -> Iterator[Finding]:
 
 
 def _resliced(start: Start) -> Iterator[Finding]:
-    """Report other `.ckpt` files that resharding would load as weights; the named file still gives step and position.
+    """Report other `.ckpt` files that resharding would load as weights.
+
+    The named file still determines the step and the position.
 
     Source:
         TransformCkpt (1.3.2 to 2.1.0) gets only the folder. mindspore.transform_checkpoints uses the last name in each
@@ -171,7 +173,7 @@ def _resliced(start: Start) -> Iterator[Finding]:
 
 
 def _uncountable(start: Start) -> Iterator[Finding]:
-    """Report names next to the ranks' folders, or gaps between these folders, at which resharding `.ckpt` files stops.
+    """Report names and gaps among the ranks' folders at which resharding of `.ckpt` files stops.
 
     Source:
         TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of all matches of
@@ -211,7 +213,9 @@ def _ckpt_files(inventory: Inventory) -> Iterator[str]:
 
 
 def _rank_in_prefix(start: Start) -> Iterator[Finding]:
-    """Report names in which MindFormers replaces the wrong number, because it replaces the first rank in rank 0's name.
+    """Report names in which MindFormers replaces the wrong number.
+
+    It replaces the first rank in rank 0's name.
 
     Source:
         replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on, a config with such a prefix is rejected.

@@ -1,4 +1,4 @@
-"""How MindFormers parses file names: less strictly than ckpttool, which affects its choice.
+"""MindFormers' own parsing of file names, which is less strict than ckpttool's and affects its choice.
 
 Source: the helpers for checkpoint names in its tools; the patterns reproduce its behaviour.
 """
@@ -12,11 +12,11 @@ from ckpttool.core.domain.plan import Outcome
 
 
 class StopsError(Exception):
-    """The simulated MindFormers stops with an error; the message gives the reason."""
+    """Raised if the simulated MindFormers stops with an error; the message gives the reason."""
 
 
 class UnreadError(Exception):
-    """The result of the simulated MindFormers is unknown: it depends on a record that could not be read."""
+    """Raised if the result of the simulated MindFormers depends on a record that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def label_of(file: str, fmt: str) -> tuple[int, int]:
 
 
 def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
-    """Return run, epoch and step, by which the health monitor sorts rank 0's names.
+    """Return the run, epoch and step by which the health monitor sorts rank 0's names.
 
     Raises:
         StopsError: There is no number before the dash; the fallback for that case fails on a match that is None.
@@ -56,7 +56,9 @@ def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
 
 
 def rank_of(file: str) -> int:
-    """Return the rank in a file name: the first `_rank_` counts, so that a prefix like `my_rank_7_model` misleads.
+    """Return the rank in a file name.
+
+    The first `_rank_` counts, so a prefix such as `my_rank_7_model` gives the wrong rank.
 
     Raises:
         StopsError: The name contains no rank.

@@ -28,10 +28,13 @@ NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
 
 
 class MindFormersWords:
-    """Advice as settings of MindFormers' config."""
+    """Translation of ckpttool's advice into settings of MindFormers' config."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Count the batches from the start of the data; the count is never 0, which would mean 'not set'."""
+        """Return the settings for a detour, with batches counted from the start of the data.
+
+        The count is never 0, which would mean 'not set'.
+        """
         from ckpttool.core.domain.advice import TrainersDetour
         from ckpttool.trainers.mindformers.train_config import TRAINER
 
@@ -41,7 +44,10 @@ class MindFormersWords:
         return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return the skip setting; to skip nothing, read data from the beginning, as the setting cannot be 0."""
+        """Return the setting for a skip.
+
+        If nothing is skipped, the setting reads the data from the beginning, because a count of 0 means 'not set'.
+        """
         from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
@@ -52,7 +58,7 @@ class MindFormersWords:
 
     @property
     def own_policy(self) -> str | None:
-        """Return MindFormers' data skip by the global norm."""
+        """Return the name of MindFormers' data skip by the global norm."""
         return "skip"
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:

@@ -21,7 +21,9 @@ _FROM_THE_BEGINNING = "without an optimizer the run begins at step 1 and sample 
 
 
 def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = ()) -> LoadSettings:
-    """Return the settings for a save's own folder: the trainer loads a folder without a tracker as a save.
+    """Return the settings for a save's own folder.
+
+    The trainer loads a folder without a tracker as a save.
 
     Args:
         path: The folder of the save.
@@ -43,7 +45,10 @@ def load_settings(path: str, checkpoint: Checkpoint, remarks: tuple[str, ...] = 
 
 
 def older_saves(chosen: Checkpoint, saves: Iterable[Checkpoint]) -> tuple[str, ...]:
-    """Explain why the save with the highest number is not the newest: step numbers depend on the batch size."""
+    """Explain why the save with the highest number is not the newest.
+
+    Step numbers depend on the batch size.
+    """
     step, samples = chosen.step, chosen.scalars.samples
     if step is None or samples is None:
         return ()

@@ -1,4 +1,4 @@
-"""Number of steps that MindFormers will train, number of batches that the data will give, and their difference.
+"""Number of steps that MindFormers will train, number of batches that the data provide, and their difference.
 
 MindFormers computes the remaining steps from the checkpoint's counters, regardless of the data skip. Every number in
 this module was compared with runs of the real program (2.1.0), with and without sinks.
@@ -30,7 +30,7 @@ _STOPS = "stops with a ValueError, 'epoch' must bigger than 'initial_epoch'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLength:
-    """The resumed run, measured in batches of its own batch size."""
+    """The length of the resumed run, in batches of its own batch size."""
 
     per_epoch: int
     """Batches per epoch."""
@@ -182,8 +182,8 @@ def _converted(size: int, old: int | None, batch: int | None) -> int:
 def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
     """Report a run without sinks that continues a run with sinks, and interprets the number of sinks as epochs.
 
-    Saves that were all made at the end of an epoch have the same counts. The data set's size distinguishes them,
-    otherwise a number that no run of so many epochs reaches.
+    Saves that were all made at the end of an epoch have the same counts. The size of the data set distinguishes them,
+    or else a number of sinks that is above the number of epochs.
     """
     checkpoint = plan.point.checkpoint
     epoch, batch = state_of(checkpoint.scalars).epoch_num, checkpoint.scalars.global_batch_size
@@ -198,7 +198,9 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
 
 
 def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
-    """Report sinks of the complete data set that continue within an epoch: each sink begins a complete epoch.
+    """Report sinks of the complete data set that continue within an epoch.
+
+    Each sink begins a complete epoch.
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """
@@ -233,7 +235,10 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:
-    """Return whether MindFormers considers all epochs complete; some cases do not need the length of an epoch."""
+    """Return whether MindFormers considers all epochs complete.
+
+    Some cases can be decided without the length of an epoch.
+    """
     if length is not None:
         return length.over
     epochs_done, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
@@ -279,7 +284,7 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
 
 
 def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
-    """Report for which data the end of a run without sinks is correct.
+    """Report the condition for a correct end of a run without sinks.
 
     MindFormers keeps the number of completed epochs, and computes the position in the started epoch from the step and
     the current data set. So after the first epoch, a different data set size moves the end of the run.

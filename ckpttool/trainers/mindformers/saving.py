@@ -1,4 +1,4 @@
-"""The rank layout as ckpttool's writer produces it: names, scalars and records are those that MindFormers writes."""
+"""The rank layout as ckpttool writes it, with the names, scalars and records of MindFormers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ _SPELLED = {
 
 
 class RankSaves:
-    """`rank_N/{prefix}_rank_N[_k]-{epoch}_{step}.safetensors`."""
+    """Saves in the form `rank_N/{prefix}_rank_N[_k]-{epoch}_{step}.safetensors`."""
 
     name = RANK_LAYOUT
     folder = "checkpoint"
     health_file = MindFormersHealthFile.name
 
     def objection(self, prefix: str) -> str | None:
-        """Also reject prefixes that MindFormers would find ambiguous."""
+        """Return the reason for rejecting a prefix; None if it is valid.
+
+        Prefixes that MindFormers would find ambiguous are also rejected.
+        """
         if _PREFIX.fullmatch(prefix) is None:
             return "expected up to 64 letters, digits, _ and ."
         return "_rank_ precedes the rank" if "_rank_" in prefix else None
@@ -53,7 +56,7 @@ class RankSaves:
         return f"rank_{rank}"
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Continue from this prefix's highest suffix, as each start of MindFormers does."""
+        """Return the number after this prefix's highest suffix, as each start of MindFormers does."""
         parsed = [parse_shape(shape_of(name, f"_rank_{rank}")) for name in names]
         saved = (FileKind.CHECKPOINT, FileKind.IN_PROGRESS)
         return max((1 + shape.run for shape in parsed if shape.kind in saved and shape.prefix == prefix), default=0)
@@ -68,7 +71,7 @@ class RankSaves:
         return SaveLabel(prefix=prefix, run=run, epoch=progress.epoch, step=progress.step_in_epoch)
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Parse the name of rank 0's file."""
+        """Parse the name of rank 0's file; return None if it is not the name of such a save."""
         shape = parse_shape(shape_of(file, "_rank_0"))
         if shape.kind is not FileKind.CHECKPOINT or not file.endswith(f".{_SUFFIX}"):
             return None
@@ -109,7 +112,10 @@ class RankSaves:
         )
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Parse the scalars; only the name contains the step in the epoch."""
+        """Return the progress in the scalars.
+
+        Only the file name contains the step in the epoch.
+        """
         epoch, step, applied = (scalars.get(name) for name in ("epoch_num", "step_num", "global_step"))
         if epoch is None or step is None or applied is None:
             return None
@@ -124,12 +130,12 @@ class RankSaves:
         )
 
     def records(self, label: SaveLabel, rank: Rank) -> tuple[tuple[str, bytes], ...]:
-        """Return the rank's meta.json."""
+        """Return the path and content of the rank's meta.json."""
         content = meta_bytes(_position(label), self._file(label, rank))
         return ((f"{self.rank_folder(rank)}/meta.json", content),)
 
     def with_health(self, old: bytes | None, label: SaveLabel, health: Health) -> bytes:
-        """Add an entry with rank 0's file name."""
+        """Return the health file with an entry for rank 0's file name."""
         return updated_health_json(old, [(self._file(label, Rank(0)), health)])
 
 

@@ -1,4 +1,4 @@
-"""The training state that MindFormers appends to a rank's file and writes into common.json, and the state's labels."""
+"""The training state that MindFormers appends to a rank's file and writes into common.json, and the labels of saves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULES = ScalarRules(
     without="MindFormers would load this one and start at step 0",
     without_batch_size="MindFormers 1.2 wrote none",
 )
-"""The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
+"""The rules for the scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
 """Planned number of steps, which the PyNative trainer writes as `step_num`; 0 if the trainer wrote none."""

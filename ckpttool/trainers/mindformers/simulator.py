@@ -1,4 +1,7 @@
-"""MindFormers' own choice: the two trainers use the same records, but different settings."""
+"""MindFormers' own choice.
+
+Its two trainers use the same records, but different settings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MindFormersSimulator:
-    """The choice of the trainer that the config is for; without a config, that of the static trainer."""
+    """Simulator of the trainer that the config is for; without a config, of the static trainer."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Simulate MindFormers' choice in the folder, with the config's settings or those that fit the newest save."""
@@ -26,7 +29,7 @@ class MindFormersSimulator:
         return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Use the path in the config."""
+        """Return the result of a start from the path in the config."""
         if _is_for_pynative(start.config):
             from ckpttool.trainers.mindformers.pynative import start as pynative
 

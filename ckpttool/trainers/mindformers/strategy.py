@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
-"""Name of a strategy file: there is one per rank, so the number of files is the world size."""
+"""Pattern for names of strategy files.
+
+There is one file per rank, so the number of files is the world size.
+"""
 
 STRATEGY_FOLDER = "strategy"
 """Folder of the strategy files, next to the checkpoints."""
@@ -56,7 +59,7 @@ def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
 
 
 def strategy_world(output: Storage) -> int | None:
-    """Return the number of ranks that an output folder's strategy files show by the highest rank; None if no files."""
+    """Return the number of ranks, judged by the highest rank with a strategy file; None if there is no such file."""
     return max(strategy_files(output), default=-1) + 1 or None
 
 

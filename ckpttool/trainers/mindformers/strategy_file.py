@@ -126,12 +126,12 @@ def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
 
 
 _Told = tuple[list[int], Iterator[tuple[str, SavedLayout | None]]]
-"""The stages that a file names, and the parameters."""
+"""The stages that a strategy file names, and the layout of each parameter."""
 
 _STRATEGIES, _LAYOUTS = 2 * 8 + 2, 3 * 8 + 2
 """Keys of `ParallelStrategyMap`: the operators' strategies, each with its stage, and the parameters' layouts."""
 _NAME, _CONTENT = 1 * 8 + 2, 2 * 8 + 2
-"""Keys of an item in either."""
+"""Keys of an item in either of these."""
 _STAGE = 1 * 8
 _GRID, _TENSOR_MAP, _SPLIT_SHAPE, _OFFSETS, _FIELD, _STEP, _SHARERS = 10, 18, 26, 34, 40, 48, 56
 """Keys of `ParallelLayouts`, in the order of the message's fields."""
@@ -268,7 +268,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
 
 
 def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
-    """Return whether the saved ranks may belong to a training run on these ranks, of which a few shards may be lost."""
+    """Return whether the saved ranks may belong to a run on the given ranks, of which a few shards may be lost."""
     world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 
@@ -310,7 +310,10 @@ def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint,
 
 
 def _slices(stages: Iterable[StageStrategy]) -> dict[str, Mapping[Rank, int]]:
-    """Return each tensor's slices by rank; each slice is numbered by its first rank, so that stages differ."""
+    """Return each tensor's slices by rank.
+
+    Each slice is numbered by its first rank, so that the numbers differ between stages.
+    """
     slices: dict[str, Mapping[Rank, int]] = {}
     for stage in stages:
         by_layout: dict[SavedLayout, Mapping[Rank, int]] = {}

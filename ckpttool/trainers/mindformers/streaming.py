@@ -37,7 +37,9 @@ class DatasetStates:
 
 
 def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
-    """Find the state of each rank as the loader will; its contents are the concern of the `datasets` library.
+    """Find the state file of each rank as the loader does.
+
+    The `datasets` library is responsible for the contents of a state.
 
     Args:
         folder: The folder of the step.
@@ -178,7 +180,10 @@ def state_findings(
 
 
 def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Iterator[Finding]:
-    """Search for the files from the working directory, as MindFormers does from its own."""
+    """Report missing and invalid state files.
+
+    They are searched for from the working directory, as MindFormers does from its own.
+    """
     folder = state_folder(stream, plan)
     if stream.state_dir is None:
         yield suspect(

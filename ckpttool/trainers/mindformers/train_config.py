@@ -15,7 +15,7 @@ AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # not a set: a co
 
 
 LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
-"""The switch between the layouts, in the form used by all versions except one, and in MindFormers 1.7's form."""
+"""The keys of the switch between the layouts: that of most versions, and that of MindFormers 1.7."""
 
 TOP_ONLY = (
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
@@ -66,7 +66,7 @@ class StreamingData:
     broadcast: bool
     """Whether some ranks get their data from other ranks, and record no position."""
     level: int
-    """Level of broadcasting: 1 for inner pipeline stages, 2 for all but one rank of a slice, 3 for both."""
+    """Level of broadcasting: 1 for inner pipeline stages, 2 for all ranks of a slice except one, 3 for both."""
     stages: int | None
     """Number of pipeline stages."""
     slices: int | None
@@ -75,11 +75,11 @@ class StreamingData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """The settings of a YAML config that affect a resume. None means not set, and without a known default.
+    """The settings of a YAML config that affect a resume; None means not set, and without a known default.
 
-    The world size is data_parallel * model_parallel * pipeline_stage * context_parallel; the global batch size is
-    computed as MindFormers 1.6 and later do; the prefix is that of the CheckpointMonitor callback; with one pipeline
-    stage MindFormers' health monitor measures nothing, and records "healthy".
+    The world size is data_parallel * model_parallel * pipeline_stage * context_parallel. The global batch size is
+    computed as in MindFormers 1.6 and later. The prefix is that of the CheckpointMonitor callback. With one pipeline
+    stage, MindFormers' health monitor measures nothing, and records "healthy".
     """
 
     trainer: str = TRAINER
@@ -94,11 +94,16 @@ class TrainConfig(RunConfig):
     has_checkpoint_section: bool
     use_checkpoint_health_monitor: bool
     global_batch_size_1_3: int | None = None
-    """The global batch size that MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False`
-    they count every device as data-parallel. None if they compute the same size, or if the size is unknown."""
+    """The global batch size that MindFormers 1.3.2 and older compute from the same settings.
+
+    With `full_batch: False`, they count every device as data-parallel. None if they compute the same size, or if the
+    size is unknown.
+    """
     health_check_picks: bool = False
-    """Whether MindFormers 1.9 and later, in the newer layout, load the newest healthy iteration of the output folder
-    instead of the requested one."""
+    """Whether MindFormers loads the newest healthy iteration of the output folder instead of the requested one.
+
+    MindFormers 1.9 and later do so in the newer layout.
+    """
     no_load_optim: bool = False
     """Whether the `checkpoint:` section loads only weights, which starts the training at step 0."""
     no_save_optim: bool = False
@@ -106,7 +111,7 @@ class TrainConfig(RunConfig):
     resume_training: str | bool | None = None
     """The value in the config before a launch rewrites the config; None if the value is not set."""
     reslices_by_time: bool = False
-    """Whether re-slicing takes the newest `.ckpt` in a rank's folder, instead of the last by name."""
+    """Whether re-slicing takes the newest `.ckpt` in a rank's folder, instead of the last one by name."""
     sinks_all: bool = False
     """Whether a data sink is the complete data set (`sink_size: -1`)."""
     dataset_samples: int | None = None
@@ -116,10 +121,13 @@ class TrainConfig(RunConfig):
     remove_redundancy: bool | None = None
     """Whether shards are loaded as if each tensor were in only one shard; None if a different file may set this."""
     use_parallel: bool | None = None
-    """None if a different file, which was not read, may set the value."""
+    """Whether parallelism is on; None if a different file, which was not read, may set the value."""
     data_parallel: bool = False
-    """True outside (semi-)automatic parallelism: each device reads its own data, and loads the file of its own rank.
-    World size and batch size then depend on the number of devices that are started, which no config contains."""
+    """Whether the run is outside (semi-)automatic parallelism.
+
+    If so, each device reads its own data, and loads the file of its own rank. World size and batch size then depend on
+    the number of devices that are started, which no config contains.
+    """
     device_batch_size: int | None = None
     """Samples per batch on one device; only with `data_parallel`."""
     shards_optimizer: bool = False

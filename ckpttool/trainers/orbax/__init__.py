@@ -1,4 +1,4 @@
-"""Orbax: saves of JAX training runs by its CheckpointManager.
+"""Orbax: saves of JAX training runs, written by its CheckpointManager.
 
 Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves by this version.
 """
@@ -45,7 +45,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the record in a save, because other folders have similar names."""
+    """Recognize saves by the record in their folders, because other folders have similar names."""
     return any(RECORD in names for _, names in listing.inside(SAVE))
 
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class OrbaxLayout(Untracked):
-    """One folder per step, which Orbax renames when the save is complete."""
+    """A layout with one folder per step, which Orbax renames when the save is complete."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and record; no store is read."""
+        """List each save's files, and read its record; no store is read."""
         from ckpttool.trainers.orbax.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -40,7 +40,10 @@ class OrbaxLayout(Untracked):
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder; refuse if the training script rated its saves, because Orbax keeps the best."""
+        """Return the save's own folder.
+
+        Refuse if the training script rated its saves, because Orbax then keeps the best.
+        """
         if dict(checkpoint.facts).get("metrics"):
             return Refusal(why="is rated by metrics, and only its training knows which checkpoints are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
@@ -55,7 +58,7 @@ class OrbaxLayout(Untracked):
         return ReadByAll(surely=(f"{checkpoint.name}/{RECORD}", *manifests), perhaps=data)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the step."""
+        """Return settings for the step."""
         from ckpttool.trainers.orbax.resumes import settings
 
         return settings(inventory, checkpoint)

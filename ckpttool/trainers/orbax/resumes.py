@@ -25,7 +25,10 @@ _NO_ITEM = "no item of the save contains the position in the data"
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Set the step; for a checkpointer without a manager, set the folder."""
+    """Return settings for the step.
+
+    For a checkpointer without a manager, they name the folder.
+    """
     path = inventory.path_of(checkpoint.name)
     by_step, by_path = (
         Place.parsed("code:manager.restore(step)"),
@@ -58,7 +61,10 @@ def choose(start: OwnStart) -> Choice:
 
 
 def effects(resume: Resume) -> Effects:
-    """Return whether an item contains the position in the data, according to the handlers in the record."""
+    """Return the position in the data.
+
+    It is known if an item contains it, according to the handlers in the record.
+    """
     item = _loader(resume)
     if item is None:
         return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())

@@ -51,12 +51,12 @@ class _Record:
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """List each save.
+    """List the saves, with their records.
 
     Args:
         storage: The tree.
         listing: The names in its root.
-        options: Options beyond the names.
+        options: Data to collect in addition to the names.
     """
     names = [name for name in listing.folders() if prefix_and_step(name) is not None]
     checkpoints = _of_trainings(map_waiting(lambda name: _scan_save(storage, name, options), names))
@@ -75,7 +75,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Exclude names whose prefix no save with a record has: such folders merely end in a number."""
+    """Exclude folders with a prefix that no save with a record has.
+
+    The names of such folders merely end in a number.
+    """
     kept_saves = list(saves)
     bare = {
         save.name for save in kept_saves if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)
@@ -134,7 +137,10 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
 
 
 def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | None:
-    """Read the record of a save; if it is missing, Orbax restores the save only if the items are specified."""
+    """Read the record of a save.
+
+    If it is missing, Orbax restores the save only if the items are specified.
+    """
     path = f"{name}/{RECORD}"
     try:
         record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
@@ -182,7 +188,7 @@ class _Item:
     shards: tuple[Shard, ...]
     expected: tuple[str, ...]
     lacks_sharding: bool = False
-    """Return whether the item has JAX arrays without their sharding."""
+    """Whether the item has JAX arrays without their sharding."""
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:

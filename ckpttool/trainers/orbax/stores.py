@@ -27,7 +27,7 @@ _IN_STORE = {"jax.Array", "np.ndarray", "scalar"}
 
 
 def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Add to a save the data files that its stores need, with their minimum lengths.
+    """Add the data files that a save's stores need, with their minimum lengths.
 
     Args:
         storage: The tree.
@@ -100,7 +100,7 @@ def _against(
 
 
 def _absent(storage: Storage, folder: str, arrays: frozenset[str]) -> Iterator[Finding]:
-    """Find arrays that are in the item's own list, but not in its store."""
+    """Report arrays that are in the item's own list, but not in its store."""
     path = f"{folder}/{TREE}"
     try:
         names = _named(storage.small_file(path, limit=_TREE_LIMIT), path)

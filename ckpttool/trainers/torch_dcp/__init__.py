@@ -23,22 +23,22 @@ OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 
 
 def is_store(names: Iterable[str]) -> bool:
-    """Return whether the names in a folder are those of a store, finished or not."""
+    """Return whether a folder with these names is a store, finished or not."""
     return any(name == METADATA or OF_RANK.fullmatch(name) or WRITER.fullmatch(name) for name in names)
 
 
 def is_own(name: str) -> bool:
-    """Return whether torch gives a file in such a folder this name, finished or temporary."""
+    """Return whether torch uses a file name in a store, finished or temporary."""
     return name == UNFINISHED or is_store((name,))
 
 
 def is_committed(names: Iterable[str]) -> bool:
-    """Return whether the names in a folder include a record: the record is written last."""
+    """Return whether the names in a folder include a record, which is written last."""
     return any(name == METADATA or OF_RANK.fullmatch(name) for name in names)
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of DCP folders: no other way of saving writes these files."""
+    """Recognize DCP folders by their contents, because no other way of saving writes such files."""
     return any(is_store(names) for _, names in listing.inside())
 
 

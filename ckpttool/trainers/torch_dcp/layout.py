@@ -1,4 +1,4 @@
-"""Any tree of torch.distributed.checkpoint saves: `step_000015/{.metadata, __0_0.distcp}`, with any names."""
+"""Layout of any tree of torch.distributed.checkpoint saves: `step_000015/{.metadata, __0_0.distcp}`, with any names."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ class FoldersOfSlices(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether the record is written under this temporary name."""
+        """Return whether this is the temporary name of the record."""
         return name.rpartition("/")[2] == UNFINISHED
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the record and the slices: any slice file may contain a value that is not divided over ranks."""
+        """Return the record and the slices.
+
+        Any slice file may contain a value that is not divided over ranks.
+        """
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)
@@ -52,14 +55,14 @@ class FoldersOfSlices(Untracked):
 
 
 class TorchDcpLayout(FoldersOfSlices):
-    """One folder per save; the application chose its name and contents."""
+    """A layout with one folder per save; the application chooses its name and contents."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and record, and the counters that the record refers to."""
+        """List each save's files, and read its record and the counters that the record refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
         inventory = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves).scan(storage, listing, options)
@@ -69,7 +72,10 @@ class TorchDcpLayout(FoldersOfSlices):
         return replace(inventory, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Set the folder, which the application must name, because torch does not choose a folder."""
+        """Return settings for the folder.
+
+        The application must name it, because torch does not choose a folder.
+        """
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))
@@ -90,7 +96,10 @@ def _renamed(name: str) -> Finding:
 
 
 def _saves(listing: Listing) -> Iterator[str]:
-    """Yield all folders with such files; a folder that cannot be listed may be a save."""
+    """Yield all folders that are stores.
+
+    A folder that cannot be listed may be a save.
+    """
     for entry in listing.entries:
         if entry.kind is not Kind.FOLDER or entry.name == OWN_FOLDER:
             continue
@@ -102,7 +111,10 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 
 def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
-    """Find counters under names that applications usually use; all other contents are application-specific."""
+    """Return the counters under names that applications usually use.
+
+    All other contents are application-specific.
+    """
     from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 

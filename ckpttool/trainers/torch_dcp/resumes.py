@@ -17,7 +17,10 @@ _OWN = "torch.distributed.checkpoint does not restore the position in the data: 
 
 
 def effects(resume: Resume) -> Effects:
-    """Return how many samples were read, if the save shows this; only the script decides where the data continue."""
+    """Return the number of samples read, if the save shows it.
+
+    Only the script decides where the data continue.
+    """
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 _NEWEST = 4
-"""Number of saves whose records a scan reads even if they are large: a choice rarely goes further back."""
+"""Number of saves whose records a scan reads even if they are large.
+
+A choice rarely goes further back.
+"""
 
 STEPS = frozenset({"step", "global_step", "iteration", "iter", "num_steps"})
 SAMPLES = frozenset({"consumed_samples", "samples_seen", "consumed_train_samples"})
@@ -35,7 +38,7 @@ BATCHES = frozenset({"global_batch_size", "gbs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecord:
-    """What a save's record says about the training run."""
+    """The facts about the training run in a save's record."""
 
     scalars: Scalars = Scalars()
     content: Content = Content.UNKNOWN
@@ -52,28 +55,28 @@ class ReadFolder(Protocol):
     """Reader of a save's folder."""
 
     def __call__(self, storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-        """Read the names and the record, unless the record is larger than the limit."""
+        """List the files and read the record, unless the record is larger than the limit."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveTree:
-    """One kind of tree."""
+    """A kind of tree, defined by its saves and their records."""
 
     layout: str
     reading: Reading
     is_save: Callable[[Listing], Iterable[str]]
     """Returns the names of the folders that are saves."""
     read_folder: ReadFolder = read_store
-    """Reads a save's names and record."""
+    """Lists a save's files and reads its record."""
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and record.
+        """List the saves, with their files and records.
 
         Args:
             storage: The tree.
             listing: The names in its root.
-            options: Options beyond the names.
+            options: Data to collect in addition to the names.
         """
         names = sorted(self.is_save(listing))
         newest = frozenset(nlargest(_NEWEST, names, key=numbers_in))

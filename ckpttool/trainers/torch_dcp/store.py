@@ -44,13 +44,18 @@ _MOST_MISSING = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcpStore:
-    """The contents of such a folder. Paths are relative to the tree's root."""
+    """The contents of a DCP folder.
+
+    Paths are relative to the tree's root.
+    """
 
     shards: tuple[Shard, ...]
     """The existing `.distcp` files that belong to the folder, by path; all of them if no record was read."""
     expected: tuple[str, ...] | None
-    """The files that its record names, sorted; the existing files if the record is too large for a scan. None if
-    there is no record, or the record is broken."""
+    """The files that its record names, sorted.
+
+    If the record is too large for a scan, the existing files. None if there is no record, or the record is broken.
+    """
     commit: CommitState
     findings: tuple[Finding, ...]
     """Problems with the record, and files that no record names."""
@@ -64,7 +69,7 @@ class DcpStore:
 
 
 def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A_SCAN) -> DcpStore:
-    """Read a folder's names and its record; no shard is opened.
+    """List a folder's files and read its record; no shard is opened.
 
     Args:
         storage: The tree.
@@ -93,7 +98,7 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
 
 
 def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
-    """Add to a save the records that were too large to read in a scan.
+    """Add the records of a save that were too large to read in a scan.
 
     Args:
         storage: The tree.
@@ -173,7 +178,10 @@ def _unfinished(folder: str) -> Finding:
 def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
-    """Read the record, or all ranks' records; return none if one is too large, or, with findings, if one is invalid."""
+    """Read the record, or the combined records of all ranks.
+
+    Return None if a record is too large or invalid; an invalid record also gives a finding.
+    """
     from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree with only names needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
@@ -207,7 +215,7 @@ def _most_ever() -> int:
 
 
 def _over_limit(path: str) -> Finding:
-    """Refuse to read a record that is larger than any that a trainer writes."""
+    """Report a record that is larger than any that a trainer writes."""
     return replace(over_limit(f"is larger than {_most_ever()} bytes, so it is not read"), path=path)
 
 
@@ -223,7 +231,7 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
 
 
 def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Find ranks without a record of their own, up to the highest rank of any file."""
+    """Report ranks without a record of their own, up to the highest rank of any file."""
     ranks = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
     wrote = ranks | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
     missing = (rank for rank in range(max(wrote) + 1) if rank not in ranks)
@@ -291,7 +299,7 @@ def _compared(
 
 
 class _Files:
-    """Totals of the slices, by file and by name: half a million slices are checked only once."""
+    """Totals of the slices, by file and by name, so that half a million slices are read only once."""
 
     __slots__ = ("changed", "ends", "odd", "slices")
 
@@ -333,7 +341,10 @@ def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> F
 
 
 def _is_raw(metadata: DcpMetadata) -> bool:
-    """Return whether one slice is as long as the tensor's data, and so has no archive of `torch.save` around it."""
+    """Return whether a slice is as long as the tensor's data.
+
+    Such a slice has no archive of `torch.save` around it.
+    """
     for slice_ in metadata.slices:
         tensor = metadata.tensors.get(slice_.name)
         digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
@@ -343,7 +354,7 @@ def _is_raw(metadata: DcpMetadata) -> bool:
 
 
 def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
-    """Find bytes of a file that belong to no slice, or to two slices."""
+    """Report bytes of a file that belong to no slice, or to two slices."""
     spans = sorted({(slice_.offset, slice_.offset + slice_.length) for slice_ in slices})
     for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
         if begin != end:
@@ -357,7 +368,7 @@ def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
 
 
 def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find incomplete tensors, and names without a slice."""
+    """Report incomplete tensors, and names without a slice."""
     volumes: dict[tuple[int, ...], int] = {}
     for name, tensor in metadata.tensors.items():
         message = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
@@ -370,7 +381,7 @@ def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) ->
 
 
 def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int]) -> str | None:
-    """Report that the parts of a tensor do not cover it; None if they do.
+    """Describe the mismatch if the parts of a tensor do not cover it; None if they do.
 
     Args:
         name: The name of the tensor.
@@ -399,7 +410,7 @@ def _without_slices(name: str, slices: int, parts: int) -> str | None:
 
 
 def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dict[str, object]:
-    """Read values that are not tensors: counters, states of loaders.
+    """Read values that are not tensors, such as counters and the states of loaders.
 
     Args:
         storage: The tree.
@@ -424,7 +435,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
 
 
 def value_slices(store: DcpStore) -> dict[str, Slice]:
-    """Return the place of each value that is not a tensor, by the value's name."""
+    """Return the slice of each value that is not a tensor, by the value's name."""
     if store.metadata is None:
         return {}
     values = set(store.metadata.values)

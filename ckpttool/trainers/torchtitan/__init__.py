@@ -1,4 +1,4 @@
-"""torchtitan: `checkpoint/step-N/`, in which each folder is one of torch.distributed.checkpoint."""
+"""torchtitan: `checkpoint/step-N/`, folders in the form of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the contents of such a folder, and the names of saved values: others use the same folder names."""
+    """Recognize saves by their contents and the names of saved values, because others use the same folder names."""
     is_any = False
     for folder, names in listing.inside(SAVE):
         if INDEX in names:

@@ -21,7 +21,7 @@ from ckpttool.trainers.torchtitan import INDEX
 
 
 def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-    """Read a save's names and record, in either form.
+    """List a save's files and read its record, in either of the two forms.
 
     Raises:
         OSError: The folder cannot be listed.

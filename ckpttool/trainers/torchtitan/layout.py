@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class TorchtitanLayout(FoldersOfSlices):
-    """One folder per save; the name contains the step."""
+    """A layout with one folder per save, whose name contains the step."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and record, and the counters that the record refers to."""
+        """List each save's files, and read its record and the counters that the record refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
@@ -50,7 +50,10 @@ class TorchtitanLayout(FoldersOfSlices):
         return replace(inventory, findings=in_order((*taken, *rest)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Set the step in the folder that the config already names, or the path if the save has only weights."""
+        """Return settings for the step in the configured folder.
+
+        For a save with only weights, return settings for its path.
+        """
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

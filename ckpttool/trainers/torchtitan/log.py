@@ -22,7 +22,7 @@ _REMEMBERED = 64
 
 
 class TorchtitanLog:
-    """The output of torchtitan's ranks: `step:  9  loss:  4.06968  grad_norm:  8.0625  memory: …`.
+    """Log format of torchtitan's ranks: `step: 9 loss: 4.06968 grad_norm: 8.0625 memory: …`.
 
     Source:
         `MetricsProcessor.log` and `log_validation` in torchtitan/components/metrics.py.

@@ -55,7 +55,7 @@ def _numbered(listing: Listing) -> Iterator[tuple[int, str]]:
 
 
 def strays_taken(listing: Listing) -> Iterator[Finding]:
-    """Find entries that are not saves, but make torchtitan load a missing or unfinished save.
+    """Report entries that are not saves, but make torchtitan load a missing or unfinished save.
 
     Args:
         listing: The names in the tree's root.
@@ -80,7 +80,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Use the `[checkpoint]` section of the config: whether it is on, and its folder, step, and excluded parts.
+    """Return the effect of the config's `[checkpoint]` section: its switch, folder, step and excluded parts.
 
     Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2, `_states_to_load` of 0.3.0.
     """
@@ -145,7 +145,7 @@ def _of_step(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Choose the highest number, as `--checkpoint.load_step -1`, the default, does."""
+    """Choose the highest number, as the default `--checkpoint.load_step -1` does."""
     try:
         numbered = list(_numbered(list_root(start.storage)))
     except OSError as error:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 ROLES = ("actor", "critic")
 """Folders in a save, one per trained model; any other folder with a rank's file also counts."""
 OWN_ROLE = ""
-"""Role in the SFT trainer's saves: this trainer trains one model, whose files are in the save's folder itself."""
+"""Role in the SFT trainer's saves.
+
+That trainer trains one model, whose files are in the save's folder itself.
+"""
 DATA = "data.pt"
 """Position of the data loader; the driver has one for all ranks."""
 DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
@@ -34,7 +37,7 @@ KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": 
 
 
 def holds_a_model(names: Iterable[str]) -> bool:
-    """Return whether a folder is the folder of one model, with a rank's file in it."""
+    """Return whether a folder with these names is that of one model, with a rank's file in it."""
     return any(re.fullmatch(STATES, name) for name in names)
 
 

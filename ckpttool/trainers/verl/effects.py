@@ -38,9 +38,10 @@ _MOST_SAVES = 16
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the position of the loader: only the driver has a loader, so the number of ranks changes nothing.
+    """Return the position of the loader.
 
-    The SFT trainer has no driver, so the position of its loaders is unknown.
+    Only the driver has a loader, so the number of ranks changes nothing. The SFT trainer has no driver, so the position
+    of its loaders is unknown.
     """
     checkpoint = resume.plan.point.checkpoint
     state = _loaders_state(checkpoint)
@@ -74,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return a loader state that the SFT trainer saved; None if it is missing, or the driver saved it."""
+    """Return the name of a loader state that the SFT trainer saved; None if it is missing, or the driver saved it."""
     names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
@@ -99,7 +100,7 @@ def _goes_further(resume: Resume, batches: int) -> bool:
 
 
 def _yielded(resume: Resume, path: str) -> int | None:
-    """Return how many batches of the epoch the loader had yielded, according to its state."""
+    """Return the number of batches of the epoch that the loader had yielded, according to its state."""
     try:
         with resume.storage.open(path) as source:
             state = plain_values(source)
@@ -109,7 +110,10 @@ def _yielded(resume: Resume, path: str) -> int | None:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Object to a different number of ranks: the names of the files that each rank opens contain this number."""
+    """Object to a different number of ranks.
+
+    The names of the files that each rank opens contain this number.
+    """
     saved = AskedSizes(world=checkpoint.topology.world_size)
     refuses = "verl looks for files with the number of ranks in their names"
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))

@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class VerlLayout(WrittenTogether):
-    """One folder per save, shared by all ranks, with a tracker file next to these folders."""
+    """A layout with one folder per save, shared by all ranks, and a tracker file next to these folders."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and small records, and the tracker."""
+        """List each save's files, and read its small records and the tracker."""
         from ckpttool.trainers.verl.scan import scan_saves
 
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the save unchanged: the scan is complete."""
+        """Return the save unchanged, because the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Return False: verl writes directly to the final name."""
+        """Return False, because verl writes directly to the final name."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -48,7 +48,10 @@ class VerlLayout(WrittenTogether):
         return Members(paths=(checkpoint.name,), records=data)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return an empty list: each rank reads its own files, and one process reads the tracker and data position."""
+        """Return no files.
+
+        Each rank reads its own files, and one process reads the tracker and the position in the data.
+        """
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -63,7 +66,7 @@ class VerlLayout(WrittenTogether):
         return {} if step is None else tracker_naming(checkpoint.name, step)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder, and set `resume_mode`, which is otherwise `auto`."""
+        """Return settings for the save's folder, and for `resume_mode`, which is otherwise `auto`."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

@@ -9,7 +9,7 @@ from ckpttool.core.formats.torch.plain import integer_at
 
 
 def batches_in(state: object) -> int | None:
-    """Return how many batches of the epoch were yielded; None if the state does not show the number.
+    """Return the number of batches yielded in the epoch; None if the state does not show it.
 
     Args:
         state: The contents of the file, apart from its tensors.

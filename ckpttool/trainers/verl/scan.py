@@ -60,7 +60,10 @@ from ckpttool.trainers.verl.loader import batches_in
 _LOADER_LIMIT = 1 << 20
 """Maximum bytes of a loader's state to compare; a real state has about 2,000."""
 _MOST_PARAMETERS = 4
-"""Number of parameters whose optimizer steps are read: all trained parameters have nearly the same number."""
+"""Number of parameters whose optimizer steps are read.
+
+All trained parameters have nearly the same number.
+"""
 _OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
 
 
@@ -69,9 +72,12 @@ class _RoleFolder:
     """The folder of one model in a save."""
 
     path: str
-    """`global_step_3/actor`; the save's own folder if the model's files are in it."""
+    """Path of the folder, such as `global_step_3/actor`.
+
+    It is the save's own folder if the model's files are in it.
+    """
     name: str
-    """`actor`; empty for the save's folder."""
+    """Name of the folder, such as `actor`; empty for the save's own folder."""
     shards: tuple[Shard, ...]
     kinds: frozenset[str]
     """Kinds of files that any rank has."""
@@ -106,12 +112,12 @@ class _Save:
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names and the state of its data loader; without a tracker, also the number of updates.
+    """List the saves, with the states of their data loaders; without a tracker, also with their numbers of updates.
 
     Args:
         storage: The tree.
         listing: The names in its root.
-        options: Options beyond the names.
+        options: Data to collect in addition to the names.
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
@@ -177,7 +183,10 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
-    """Return whether each step takes several batches, for example to filter them, so that counts are not steps."""
+    """Return whether each step takes several batches, for example to filter them.
+
+    Batch counts are then not steps.
+    """
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
@@ -203,10 +212,10 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return saves whose batch counts form a cycle: by the step in each name, the step that the save counts.
+    """Return the saves whose batch counts form a cycle: the step that each save counts, by the step in its name.
 
-    With one batch per step, a step minus its count is the number of batches in the epochs before, a multiple of the
-    batches per epoch: no such number leads from one correctly named save to another.
+    With one batch per step, a step minus its count is the number of batches in earlier epochs, which is a multiple of
+    the batches per epoch. No such number leads from one correctly named save to another.
 
     Args:
         counts: Number of batches that each save had read in its epoch, by the step in its name.
@@ -282,19 +291,25 @@ def _rename(save: Checkpoint) -> str:
 
 
 def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read how many batches of its epoch each save's data loader counts, by the save's name."""
+    """Read the number of batches in its epoch that each save's data loader counts, by the save's name."""
     read = map_waiting(lambda save: batches_in(first_value(storage, [_loader_path(save)])), saves)
     return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
 
 
 def _updates(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read how many updates each save counts, by the save's name; the highest number over its models is used."""
+    """Read the number of updates that each save counts, by the save's name.
+
+    The highest number over its models is used.
+    """
     read = map_waiting(lambda save: max(_updates_of_roles(storage, save), default=0), saves)
     return {save.name: made for save, made in zip(saves, read, strict=True) if made}
 
 
 def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
-    """Yield the count of each model's schedule, from one rank's file; without a schedule, the optimizer's count."""
+    """Yield the count of each model's schedule, from one rank's file.
+
+    Without a schedule, yield the optimizer's count.
+    """
     paths: dict[tuple[str, ShardRole], str] = {}
     for shard in save.shards:
         if shard.rank is not None:
@@ -349,7 +364,9 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
 
 
 def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
-    """Return the folders whose models verl's own retention removed: at least one newer save still has models.
+    """Return the folders whose models verl's own retention removed.
+
+    At least one newer save still has models.
 
     Source: `max_actor_ckpt_to_keep`, which deletes `actor/` and keeps `data.pt` next to it.
     """
@@ -385,7 +402,10 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
 
 
 def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Return whether an entry in a save's folder is the folder of one model; an unreadable entry may be one."""
+    """Return whether an entry in a save's folder is the folder of one model.
+
+    An unreadable entry may be one.
+    """
     if name in ROLES:
         return True
     if kind is not Kind.FOLDER:
@@ -518,14 +538,20 @@ def _checksums(storage: Storage, path: str) -> str | None:
 
 
 def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
-    """Return the kinds of files that a role has in any save: the training run's config decides them for all saves."""
+    """Return the kinds of files that a role has in any save.
+
+    The training run's config decides them for all saves.
+    """
     return frozenset(
         kind for save in saves for role_state in save.roles if role_state.name == role for kind in role_state.kinds
     )
 
 
 def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
-    """Yield the files of all data-parallel ranks' loaders; a different save of equal size shows how many there are."""
+    """Yield the files of all data-parallel ranks' loaders.
+
+    A different save of equal size shows how many there are.
+    """
     worlds = {role.world for role in save.roles}
     same_world = [
         save_seen
@@ -544,7 +570,7 @@ def _content(kinds: frozenset[str]) -> Content:
 
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
-    """Find files that other saves have and this save lacks."""
+    """Report files that other saves have and this save lacks."""
     elsewhere = {role.name for save_seen in saves for role in save_seen.roles if role.kinds} - {
         role.name for role in save.roles
     }
@@ -559,7 +585,10 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
 
 
 def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker, which is written last, and never by asynchronous saves, so it proves nothing about a save."""
+    """Read the tracker.
+
+    It is written last, and never by asynchronous saves, so it proves nothing about a save.
+    """
     try:
         step = tracked_step(storage)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The records in which MindFormers names each rank's latest save: each rank's meta.json.
+"""The meta.json of each rank, in which MindFormers names the rank's latest save.
 
 These records are only hints: the shards decide. This module reads them, and writes them as MindFormers does.
 """
@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 META_LIMIT = 64 * 1024
-"""Maximum size in bytes. A real meta.json has about 90; MindFormers did not write a larger file."""
+"""Maximum size in bytes.
+
+A real meta.json has about 90, so MindFormers cannot have written a larger file.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaRecord:
-    """One meta.json, parsed."""
+    """One parsed meta.json."""
 
     position: EpochStep
     """`last_epoch` and `last_step`: the numbers in the file's *name*."""
     file: str
-    """`last_ckpt_file`; untrusted, so it is compared with names, never joined to a path."""
+    """The file name in `last_ckpt_file`.
+
+    It is untrusted, so it is compared with names, and never joined to a path.
+    """
 
     @property
     def escapes(self) -> bool:
@@ -40,7 +46,7 @@ class MetaRecord:
 
 
 def parse_meta(data: bytes, *, where: str) -> MetaRecord:
-    """Parse a meta.json strictly: a torn file, `{"last_step": true}` or a duplicate key is invalid.
+    """Parse a meta.json strictly: a truncated file, `{"last_step": true}` or a duplicate key is invalid.
 
     Raises:
         ParseError: The message names the file and the invalid key.
@@ -53,13 +59,13 @@ def parse_meta(data: bytes, *, where: str) -> MetaRecord:
 
 
 def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-    """Read the meta.json of some ranks."""
+    """Read the meta.json of each given rank."""
     for rank in ranks:
         yield _meta_pointer(storage, rank)
 
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
-    """Return the meta.json of every rank with a shard of a checkpoint, as written with that save."""
+    """Return the meta.json contents of every rank with a shard of a checkpoint, as written with that save."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     position = epoch_step(checkpoint)

@@ -45,7 +45,7 @@ _START_FEWER = "restore it, or start as many devices as there are ranks with int
 
 
 class MindFormersRank:
-    """The layout of every MindFormers version, and the only one before 1.7."""
+    """The layout that every MindFormers version supports, and the only one before 1.7."""
 
     name = RANK_LAYOUT
     signs = RANK
@@ -59,11 +59,11 @@ class MindFormersRank:
         return scan_ranks(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the save unchanged: the scan is complete."""
+        """Return the save unchanged, because the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Weigh the evidence for the number of ranks in each run, because no record contains the number."""
+        """Determine the number of ranks in each run from all evidence, because no record contains the number."""
         misplaced: dict[str, Misplaced] = {}
         elsewhere: dict[tuple[str, int], Misplaced] = {}
         if inventory.strays:
@@ -90,7 +90,7 @@ class MindFormersRank:
         )
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether MindFormers or Python writes temporary files under this name."""
+        """Return whether this is a name of temporary files by MindFormers or Python."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -102,11 +102,11 @@ class MindFormersRank:
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive the path from that of a different rank: data-parallel ranks save the same data."""
+        """Derive the path from that of a different rank, because data-parallel ranks save the same data."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return an empty list: each rank reads its own folder."""
+        """Return no files, because each rank reads its own folder."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -118,7 +118,7 @@ class MindFormersRank:
         return strategy_slices(storage, checkpoint)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read these ranks' meta.json."""
+        """Read the meta.json of these ranks."""
         from ckpttool.trainers.mindformers.layouts.pointers import meta_pointers
 
         return meta_pointers(storage, ranks)
@@ -130,11 +130,14 @@ class MindFormersRank:
         return metas_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return the name of rank 0's file, existing or not."""
+        """Return the name of rank 0's file, whether or not it exists."""
         return _path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the folder and the file name: every rank then loads its own file with that name, and makes no choice."""
+        """Return settings for the folder and the file name.
+
+        Every rank then loads its own file with that name, and makes no choice.
+        """
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
         # Rank 0's file name after the renames; MindFormers puts each rank's own number into it.
@@ -176,7 +179,7 @@ class _Waiting:
     size: WorldSize
     """The world size that these folders suggest."""
     empty: frozenset[int]
-    """Those of these ranks whose folder can be listed."""
+    """The ranks among them with a folder that can be listed."""
 
 
 class _Folders:
@@ -241,10 +244,11 @@ def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
 
 
 def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
-    """Return the world size suggested by folders without a checkpoint of any run, emptied or unreadable.
+    """Return the world size that folders without a checkpoint suggest; None if there is no such folder.
 
-    MindFormers creates a rank's folder when the rank starts, so each folder belongs to a rank that trained here. A
-    leftover of an older, larger run looks different, because such a run left files.
+    These folders may be empty or unreadable. MindFormers creates a rank's folder when the rank starts, so each folder
+    belongs to a rank that trained here. A leftover of an older, larger run looks different, because such a run left
+    files.
     """
     filled = {shard.rank for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
     waiting = [rank for rank in inventory.folder_ranks if rank not in filled]
@@ -261,7 +265,7 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
 def _own_size(
     run: RunSummary, runs: Sequence[RunSummary], waiting: _Waiting | None, gathered: Misplaced | None
 ) -> WorldSize:
-    """Count the ranks by the run's own files and the empty folders.
+    """Determine a run's number of ranks from its own files and the empty folders.
 
     Args:
         run: The run.

@@ -25,7 +25,7 @@ _FILE, _LOST = Kind.FILE, Kind.LOST
 
 
 class RankFolder(NamedTuple):
-    """One rank's folder, as listed."""
+    """The listing of one rank's folder."""
 
     rank: Rank
     shapes: tuple[str, ...]

@@ -1,6 +1,7 @@
-"""List `rank_N/` folders: all ranks' files from one save form a checkpoint, and saves from one start form a run.
+"""List `rank_N/` folders, and group their files into checkpoints and runs.
 
-A finding about names or a meta.json is reported once for all ranks to which it applies.
+All ranks' files from one save form a checkpoint, and saves from one start form a run. A finding about names or a
+meta.json is reported once for all ranks to which it applies.
 """
 
 from __future__ import annotations
@@ -210,7 +211,10 @@ def _order(checkpoint: Checkpoint) -> tuple[str, int, int, tuple[int, ...], str]
 def _unfinished(
     cohorts: Iterable[Cohort], alignments: Iterable[Mapping[str, Mapping[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Return, by prefix and run, the highest rank that was interrupted while saving: that rank took part in the run."""
+    """Return the highest rank that was interrupted while saving, by prefix and run.
+
+    That rank took part in the run.
+    """
     highest: dict[tuple[str, int], int] = {}
     for cohort, alignment in zip(cohorts, alignments, strict=True):
         for shape in cohort.folders[0].shapes:
@@ -324,7 +328,10 @@ def meta_findings(
 def _newest(
     cohort: Cohort, sampled: Mapping[str, Sample], alignment: Mapping[str, Mapping[int, int]]
 ) -> tuple[str, FileName] | None:
-    """Find the latest save by true step, or by label in a run that has a shard with an unknown step."""
+    """Return the latest save by true step; None if there is no save.
+
+    In a run that has a shard with an unknown step, the labels decide.
+    """
     by_label = {
         alignment[name.prefix][name.run] for _, shape, name in cohort.checkpoints if sampled[shape].step is None
     }
@@ -405,7 +412,7 @@ def _stray_in_root(name: str) -> Finding:
 
 
 def _on_all(finding: Finding, folders: list[RankFolder]) -> Finding:
-    """Report a finding about several ranks' meta.json only once."""
+    """Merge a finding about the meta.json of several ranks into a single finding."""
     ranks = tuple(sorted(folder.rank for folder in folders))
     path = f"rank_{ranks[0]}/meta.json"
     return replace(finding, message=f"{on_ranks(ranks)}: {finding.message}", path=path, ranks=ranks)

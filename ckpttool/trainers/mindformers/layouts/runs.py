@@ -1,4 +1,4 @@
-"""How files are assigned to runs if every rank counts its own runs, and how true steps are determined.
+"""Assign files to runs, although every rank counts its own runs, and determine the true steps.
 
 MindFormers derives a run's number from the files in the rank's *own* folder at process start. A replaced node starts
 with an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
@@ -67,7 +67,7 @@ class Place:
     global_batch_size: int | None = None
 
     def may_be(self, peer: Place) -> bool:
-        """Return whether two positions may be the same: their known values are equal."""
+        """Return whether two positions may be the same, because their known values are equal."""
         steps, sizes = {self.step, peer.step}, {self.global_batch_size, peer.global_batch_size}
         return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
@@ -102,7 +102,7 @@ def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
 def reference_runs(
     arranged: Sequence[Mapping[str, dict[int, dict[EpochStep, Place]]]],
 ) -> dict[str, dict[int, dict[EpochStep, Place]]]:
-    """Choose for each prefix the reference runs for all cohorts: the runs of the cohort that has the most.
+    """Choose the reference runs of each prefix: those of the cohort that has the most runs.
 
     A replaced node, or a rank that died before its first save, has seen fewer runs; no rank has seen a run that did not
     exist. If several cohorts have equally many runs, the largest cohort is used, because it comes first.
@@ -262,9 +262,10 @@ def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> boo
 def _checked_again(
     storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
 ) -> TrainState:
-    """Read shards of several ranks; return the majority's state, or the majority's among states that fit the label.
+    """Read shards of several ranks, and return the state of the majority.
 
-    If there is no such majority, the step is unknown.
+    If the majority's state does not fit the label, return the majority's among the states that fit. If there is no such
+    majority, the step is unknown.
     """
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))

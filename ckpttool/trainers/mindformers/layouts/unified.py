@@ -46,7 +46,10 @@ NAME = "unified"
 
 
 class MindFormersUnified:
-    """A folder with `hyper_param.safetensors`: MindFormers loads the whole folder, so there is nothing to choose."""
+    """The layout of a folder with `hyper_param.safetensors`.
+
+    MindFormers loads the whole folder, so there is nothing to choose.
+    """
 
     name = UNIFIED_LAYOUT
     signs = UNIFIED
@@ -95,7 +98,7 @@ class MindFormersUnified:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the save unchanged: the scan is complete."""
+        """Return the save unchanged, because the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
@@ -103,11 +106,11 @@ class MindFormersUnified:
         return by_own_records(inventory)
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether MindFormers or Python writes temporary files under this name."""
+        """Return whether this is a name of temporary files by MindFormers or Python."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Refuse: the folder is one save."""
+        """Refuse, because the folder is one save."""
         return one_save("rank_N/ or iteration_*/")
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -115,33 +118,33 @@ class MindFormersUnified:
         return SealPlace(path=MANIFEST_NAME, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: all ranks share the files."""
+        """Refuse, because all ranks share the files."""
         return Refusal(why="is one checkpoint that all ranks share: it has each slice once")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return an empty list: the slices of each rank show which files it reads."""
+        """Return no files, because the slices of each rank show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return no slices: no file is a copy of another."""
+        """Return None, because no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Yield no pointers: no record names the folder."""
+        """Yield no pointers, because no record names the folder."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return no contents: no record names the folder."""
+        """Return no contents, because no record names the folder."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the health file lists only files of ranks."""
+        """Refuse, because the health file lists only files of ranks."""
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Use the folder, because all of it is loaded."""
+        """Return settings for the folder, because all of it is loaded."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         keys = LoadKeys(
@@ -184,7 +187,7 @@ def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> t
 def parse_name_map(data: bytes, *, where: str) -> frozenset[str]:
     """Return the names of all files in the map.
 
-    MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions the inner map alone.
+    MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions only the inner map.
 
     Raises:
         ParseError: The message names the file and the invalid key.

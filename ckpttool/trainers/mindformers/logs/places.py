@@ -19,7 +19,7 @@ TAIL_BYTES = 4 << 20
 
 
 class MindFormersLogs:
-    """`log/rank_N/info.log`, and the output captured by `msrun`.
+    """The places of MindFormers' logs: `log/rank_N/info.log`, and the output captured by `msrun`.
 
     Source:
         MindFormers writes `log/rank_N/info.log` in the output folder and rotates it (`info.log.1` is the previous
@@ -30,7 +30,7 @@ class MindFormersLogs:
     names = ("rank_N/info.log", "worker_N.log")
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Search the output folder and its parent."""
+        """Return the logs in the output folder or its parent."""
         output = above(root)
         for folder in (output, above(output)):
             for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
@@ -40,7 +40,7 @@ class MindFormersLogs:
         return ()
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Search a folder that a user named: `log/`, `log/rank_N/` or `msrun_log/`."""
+        """Return the logs in a folder that a user named: `log/`, `log/rank_N/` or `msrun_log/`."""
         for find in (_rank_logs, _worker_logs):
             if paths := find(folder):
                 return tuple(path for logs in paths for path in logs)
@@ -82,8 +82,8 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
         epoch: The save's own number of epochs, or of sinks.
 
     Source:
-        MFLossMonitor (1.3.2 to 2.1.0): n is always the step within N batches. With sinks, e also follows from the step;
-        without, it is the epoch that MindSpore counts and the save records.
+        MFLossMonitor (1.3.2 to 2.1.0) prints `Epoch:[e/E], step:[n/N]`: n is always the step within N batches. With
+        sinks, e also follows from the step; without, it is the epoch that MindSpore counts and the save records.
     """
     ranks = MindFormersLogs().near(root)
     if not ranks:

@@ -35,8 +35,10 @@ _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
 _LONGEST_PREFIX = 500
-"""Bytes from a time stamp to the step line's brace that are copied for each step; a line with a longer prefix is
-unusual."""
+"""Maximum bytes from a time stamp to the step line's brace, which are copied for each step.
+
+A line with a longer prefix is unusual.
+"""
 _STEP_OF = attrgetter("step")
 
 # These search whole blocks, so no match may cross a line end.
@@ -63,11 +65,11 @@ _NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
 
 
 _SETTERS = {field: getattr(StepMetrics, field).__set__ for field in StepMetrics.__annotations__}
-"""Lines that add a field to the pending StepMetrics."""
+"""The setters of the fields of StepMetrics, by field name."""
 
 
 def _step_rows(count: int, columns: Mapping[str, Iterable[object]]) -> list[StepMetrics]:
-    """Return the same values as StepMetrics(...) for each step, one field after another, in a third of the time.
+    """Return the same values as StepMetrics(...) for each step, in a third of the time, by filling one field at a time.
 
     A gigabyte of log contains millions of steps, so no line of Python may run for each step.
     """
@@ -86,7 +88,7 @@ def _fill_skip(metrics: StepMetrics, *, skipped: bool) -> None:
 
 
 class MindFormers:
-    """Logs of MindFormers 1.0 and later: stdout, `info.log` or msrun's `worker_N.log`, of any pipeline stage.
+    """Log format of MindFormers 1.0 and later: stdout, `info.log` or msrun's `worker_N.log`, of any pipeline stage.
 
     Source:
         MFLossMonitor writes the step line, TrainingStateMonitor the lines after it, for the same step. `step:`
@@ -107,7 +109,7 @@ class MindFormers:
 
 
 class GuardLines(MindFormers):
-    """Any other log that contains a guard's lines: the monitor's lines, with the steps added.
+    """Log format of any other log with a guard's lines, which are the monitor's lines with the steps added.
 
     Only dropped updates and saves have lines, so all other steps are unknown.
     """
@@ -120,7 +122,10 @@ class GuardLines(MindFormers):
 
 
 class _Reader:
-    """Reads the log. The `pending` step may still get values; a step that was yielded never changes."""
+    """Reader of one log.
+
+    The `pending` step may still get values; a step that was yielded never changes.
+    """
 
     __slots__ = ("_last", "_odd", "_pending", "_prefix", "_skip", "_source", "_stamped")
 
@@ -168,10 +173,10 @@ class _Reader:
             yield from self._open(metrics, block, match.start())
 
     def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
-        """Assign embedding norms to the previous steps, if a block contains no other lines from a monitor.
+        """Assign a block's embedding norms to the previous steps.
 
-        With the health monitor on, every step has such a line, so reading these lines must cost less than reading the
-        rare ones.
+        Return False, without a change, if the block contains other lines from a monitor. With the health monitor on,
+        every step has such a line, so reading these lines must cost less than reading the rare ones.
         """
         if any(handle is not _Reader.embedding_line or not match[1] for handle, match in marks):
             return False
@@ -372,7 +377,10 @@ class _Reader:
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Add the norm to its step, or to the open step; a second norm belongs to an unprinted, unknown step."""
+        """Add the norm to its step, or to the open step.
+
+        A second norm belongs to an unprinted, unknown step, and is ignored.
+        """
         items: list[LogItem] = []
         if match[3]:
             items = self._row_at(block, match, Step(int(match[3])))[1]
@@ -438,7 +446,9 @@ _THRESHOLD_LINES = (
 
 
 def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
-    """Find the monitors' lines. If there is no match, a substring search costs a fraction of a regular expression.
+    """Return the monitors' lines.
+
+    Substring searches come first: without a match, they cost a fraction of a regular expression.
 
     Args:
         data: A block.

@@ -25,7 +25,9 @@ _LIMIT = 1 << 20
 
 
 def record_in(folder: Storage, names: set[str], chosen: str) -> str | None:
-    """Return the path of the adapter's record: in the folder itself, or in the save that the tracker names.
+    """Return the path of the adapter's record; None if there is no record.
+
+    The record is in the folder itself, or in the save that the tracker names.
 
     Args:
         folder: The folder that `load_path` names.

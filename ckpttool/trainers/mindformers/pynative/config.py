@@ -24,7 +24,10 @@ _SIGNS = {
     "train_dataset": {"dataloader"},
     "model": {"architectures"},
 }
-"""Settings in a section that only the PyNative trainer has; many programs have `steps` and a `save_path`."""
+"""Settings that only the PyNative trainer has, by section.
+
+`steps` and `save_path` are left out, because many programs have them.
+"""
 
 _STRICT = ("training", "parallelism", "checkpoint")
 """Sections in which any other key stops the trainer."""

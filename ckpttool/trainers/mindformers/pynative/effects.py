@@ -99,7 +99,10 @@ def of_other_trainer(resume: Resume, config: PyNativeConfig | None) -> Iterator[
 
 
 def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> Iterator[Finding]:
-    """Report a changed batch size: the trainer scales its own step, but not that of the optimizer or the schedule."""
+    """Report a changed batch size.
+
+    The trainer scales its own step, but not that of the optimizer or the schedule.
+    """
     step = resume.plan.point.step
     if begin == step:
         return

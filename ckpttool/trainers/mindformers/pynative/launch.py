@@ -1,4 +1,4 @@
-"""How the PyNative trainer is started: its config, the command, and the folder that its next saves will go to."""
+"""The start of the PyNative trainer: its config, the command, and the folder of its next saves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
 
 MODE = ("--mode", "1")
-"""Mode without which `run_mindformer.py` passes the same config to the static trainer."""
+"""Options that select the PyNative trainer.
+
+Without them, `run_mindformer.py` passes the same config to the static trainer.
+"""
 
 _STAYS = "a resumed run of MindFormers removes only its own checkpoints"
 

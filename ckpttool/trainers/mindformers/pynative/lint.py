@@ -326,7 +326,7 @@ STOPS: tuple[Rule[View], ...] = (
     Rule(code=Code.CONFIG_DISAGREES, check=_adapter),
     Rule(code=Code.CONFIG_DISAGREES, check=_tensor_parallel),
 )
-"""Rules whose suspicions are about settings that stop a start before its second step."""
+"""Rules for which a suspicion means that a start stops before its second step."""
 
 WHEN_READ: tuple[Rule[View], ...] = (*STOPS, Rule(code=TrainersCode.CONFIG_KEY_IGNORED, check=_static_keys))
 """Rules that every command with a config applies."""

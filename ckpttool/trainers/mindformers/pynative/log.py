@@ -36,7 +36,7 @@ _FIELD = re.compile(rb"(\w+): *([^,}\n]*)")
 _NO_LOSS = b"N/A"
 """The loss printed by all pipeline stages except the last."""
 _NO_NORM = b"NaN"
-"""Printed if there is no norm; a norm that is not a number is printed as `nan`."""
+"""The norm printed if a step has no norm; a norm that is not a number is printed as `nan`."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -46,7 +46,7 @@ def is_pynative(head: bytes) -> bool:
 
 
 class PyNativeLog:
-    """Logs of MindFormers 1.9 and later: `info.log`, stdout or msrun's `worker_N.log`, of any pipeline stage.
+    """Log format of MindFormers 1.9 and later: `info.log`, stdout or msrun's `worker_N.log`, of any pipeline stage.
 
     Source:
         `LossCallback._print_log` and `Trainer._should_skip_optimizer_step` of the wheels 1.9.0 and 2.1.0. The line of a
@@ -67,7 +67,10 @@ class PyNativeLog:
 
 
 class _Reader:
-    """Reads the log. The `pending` step may still get values; a step that was yielded never changes."""
+    """Reader of one log.
+
+    The `pending` step may still get values; a step that was yielded never changes.
+    """
 
     __slots__ = ("_last", "_pending", "_source")
 
@@ -176,7 +179,10 @@ class _Reader:
 
 
 def _skipped(block: Block, match: _Match) -> StepMetrics:
-    """Return a step whose update was skipped: the step's line comes later, or never if the training run stops there."""
+    """Return a step whose update was skipped.
+
+    The step's line comes later, or never if the training run stops there.
+    """
     norm = float("inf") if b"inf" in match[1].lower() else float("nan")
     return StepMetrics(step=Step(int(match[2])), global_norm=norm, skipped=True, time=_time(block, match.start()))
 

@@ -21,7 +21,9 @@ _UNCHANGED = "the data set and its order are unchanged"
 
 
 def begin_step(scalars: Scalars, config: PyNativeConfig | None, batch: int | None = None) -> int | None:
-    """Return the step after which a run begins; the trainer scales this step with the batch size, in floating point.
+    """Return the step after which a run begins.
+
+    The trainer scales this step with the batch size, in floating point.
 
     Args:
         scalars: The scalars of the save.
@@ -45,7 +47,10 @@ def _scaled(step: int, old: int, new: int) -> int | None:
 
 
 def samples_of(scalars: Scalars, config: PyNativeConfig | None) -> tuple[int | None, SampleSource | None]:
-    """Return a save's consumed samples, and their source: versions 1.9 and 2.0 do not record the samples."""
+    """Return a save's consumed samples, and their source.
+
+    Versions 1.9 and 2.0 do not record the samples, so they are computed.
+    """
     if scalars.samples is not None:
         return scalars.samples, SampleSource.CONTENT
     if scalars.step is None:

@@ -20,7 +20,7 @@ class RampUp:
     samples: int
     """Number of samples until the final size is reached."""
     final: int
-    """`training.global_batch_size`."""
+    """The final size: `training.global_batch_size`."""
 
     @classmethod
     def of(cls, value: object, final: int) -> RampUp | None:

@@ -1,8 +1,7 @@
-"""The saves that a running PyNative trainer removes itself and needs to find.
+"""The saves that a running PyNative trainer expects to find, and removes itself.
 
 Source: `check_checkpoints_dir_max_num` of MindFormers 2.1.0, and its runs. A run's list of saves begins empty and has
-    at
-most `save_max` saves and the one being written. If a save in the list is missing, the trainer logs `Error saving
+at most `save_max` saves and the one being written. If a save in the list is missing, the trainer logs `Error saving
 checkpoint` at every later save and never removes a save again.
 """
 
@@ -43,9 +42,10 @@ def owned(inventory: Inventory, config: RunConfig | None) -> Mapping[CheckpointK
 
 
 def _orders(saves: list[Checkpoint]) -> list[list[Checkpoint]]:
-    """Return the possible orders of saving, newest first: by progress, and also by time if the times contradict that.
+    """Return the possible orders in which the saves were made, newest first.
 
-    A run that was resumed from an older save may write saves with fewer samples than the existing saves.
+    Saves are ordered by progress, and also by time if the times contradict that. A run that was resumed from an older
+    save may write saves with fewer samples than the existing saves.
     """
     if not saves:
         return []

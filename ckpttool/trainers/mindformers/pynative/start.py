@@ -2,7 +2,7 @@
 
 Source:
     `Trainer.train` and `_load_checkpoint`, `is_checkpoint_path_valid`, `get_checkpoint_path`, `has_optimizer_ckpt` and
-    `load_checkpoint` of MindFormers 2.1.0; starts of the whole real trainer on one and two CPU ranks. The trainer loads
+    `load_checkpoint` of MindFormers 2.1.0; starts of the complete trainer on one and two CPU ranks. The trainer loads
     the save in the tracker, else the folder itself, opens no file before that, and ignores tensors that no file has.
 """
 
@@ -50,11 +50,14 @@ _SETTINGS = MindFormersSettings(load_ckpt_format="safetensors", use_legacy_forma
 
 
 _NOT_NOTICED = (Code.SHARD_MISSING, Code.STEP_DISAGREES)
-"""Damage at which a load does not stop: it reads the files that exist, and never compares the step with the name."""
+"""Damage at which a load does not stop.
+
+A load reads the files that exist, and never compares the step with the name.
+"""
 
 
 class _SettingError(StopsError):
-    """The trainer stops at the value of a setting."""
+    """Raised if the trainer stops at the value of a setting."""
 
     def __init__(self, key: str, message: str, *, mend: str | None = None) -> None:
         super().__init__(message)
@@ -97,7 +100,7 @@ def as_it_stands(start: OwnStart, config: PyNativeConfig, plan: ResumePlan) -> J
 
 
 def _refuse_config(config: PyNativeConfig) -> None:
-    """Stop if a setting makes every start fail.
+    """Raise an error if a setting makes every start fail.
 
     Raises:
         StopsError: There is such a setting.
@@ -113,7 +116,7 @@ def _refuse_config(config: PyNativeConfig) -> None:
 
 
 def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
-    """Follow `load_path`.
+    """Return the result of a start from `load_path`.
 
     Raises:
         StopsError: The trainer would stop.
@@ -137,7 +140,10 @@ def _judged(start: OwnStart, config: PyNativeConfig) -> JudgedStart:
 
 
 def _elsewhere(root: str, path: str, config: PyNativeConfig) -> JudgedStart:
-    """Judge a path outside the tree; a relative path starts in the folder in which `save_path` leads to the tree."""
+    """Return the result for a path outside the tree.
+
+    A relative path starts in the folder in which `save_path` leads to the tree.
+    """
     starts_here = os.path.isabs(path) or inside(root, config.save_path or "/") == ""
     full_path = _from_its_folder(root, path, config)
     if not os.path.exists(full_path):
@@ -214,7 +220,7 @@ def _has_known_base(root: str, config: PyNativeConfig, folder: Storage, record: 
 
 
 def _loaded(start: OwnStart, config: PyNativeConfig, save: Checkpoint, chosen: Simulation) -> JudgedStart:
-    """Judge the loading of a save that was found.
+    """Return the result of loading the chosen save.
 
     Raises:
         StopsError: The trainer would stop.
@@ -282,7 +288,7 @@ def _damage(start: OwnStart, save: Checkpoint, *, weights_only: bool = False) ->
 
 
 def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
-    """Return whether a file has only slices that rank 0 also has, in which case every rank reads those of rank 0."""
+    """Return whether a file has only slices that rank 0 also has; every rank then reads those of rank 0."""
     from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
 
     rank = next((shard.rank for shard in save.shards if shard.path == path), None)
@@ -294,7 +300,10 @@ def _is_spare_copy(start: OwnStart, save: Checkpoint, path: str | None) -> bool:
 
 
 def _lacking(save: Checkpoint) -> str | None:
-    """Return a missing part that a load does not notice: without metadata.json, the load reads whatever files exist."""
+    """Describe a missing part that a load does not notice; None if no part is missing.
+
+    Without metadata.json, a load reads whatever files exist.
+    """
     roles = {shard.role for shard in save.shards}
     if ShardRole.MODEL not in roles:
         return f"{save.name} has no model file: it loads Adam's first moments as the weights"

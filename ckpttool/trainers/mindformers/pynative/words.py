@@ -19,23 +19,23 @@ _NO_THRESHOLD = (
 
 
 class PyNativeWords:
-    """Reports that the trainer has no such settings, and why."""
+    """Translation of ckpttool's advice, for which the trainer has no settings."""
 
     @property
     def own_policy(self) -> str | None:
-        """Return None: the trainer only checks whether a norm is NaN."""
+        """Return None, because the trainer only checks whether a norm is NaN."""
         return None
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> None:
-        """Return None: the trainer has no setting that moves the data."""
+        """Return None, because the trainer has no setting that moves the data."""
         del advice
 
     def skip(self, skip: SkipBatches) -> None:
-        """Return None: the trainer has no setting that skips data."""
+        """Return None, because the trainer has no setting that skips data."""
         del skip
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return the settings unchanged: the trainer has no policy of its own."""
+        """Return the settings unchanged, because the trainer has no policy of its own."""
         return settings
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
@@ -48,7 +48,7 @@ class PyNativeWords:
 
 
 def words_for(inventory: Inventory | None, formats: Collection[str]) -> PyNativeWords | None:
-    """Return these words for the PyNative trainer's trees and logs; None for those of the static trainer."""
+    """Return `PyNativeWords` for the PyNative trainer's trees and logs; None for those of the static trainer."""
     from ckpttool.trainers.mindformers.pynative.log import NAME
     from ckpttool.trainers.mindformers.scalars import by_pynative
 

@@ -1,6 +1,6 @@
 """The checkpoint that MindFormers chooses on its own, and the quirks that affect this choice.
 
-Every `resolve` uses `names` to read a name as MindFormers does; the other modules are imported only by a simulation.
+`own_names` parses names as MindFormers does; the modules of this package are imported only by a simulation.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
 def simulate(view: MindFormersView, version: str) -> Simulation:
     """Return the checkpoint that this version of MindFormers would choose on its own, and the reason.
 
-    This is only the selection: the chosen files may still fail to load. If the names already show that the
-    files will not load, the sentence says so.
+    This is only the selection: the chosen files may still fail to load. If the names already show that the files will
+    not load, the reason says so.
 
     Args:
         view: The inputs of the choice.

@@ -1,4 +1,4 @@
-"""MindFormers' own choice, in both layouts: MindFormers uses names, times and small records, and opens no shard.
+"""MindFormers' own choice in both layouts, by names, times and small records; it opens no shard.
 
 Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and the functions that it calls, in the wheels
 listed in `versions`; the order of the steps and their quirks are those of the wheels. Source of the selection in the
@@ -45,7 +45,7 @@ UNKNOWN_FIELD = "it does not know the field"
 
 
 def choose(view: MindFormersView, series: str) -> Pick:
-    """Choose as the versions in a series do.
+    """Choose a save as the versions in a series do.
 
     Raises:
         StopsError: These versions would stop.
@@ -68,7 +68,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
 
 def _is_newer(view: MindFormersView) -> bool:
-    """Return whether MindFormers uses its newer algorithm, judged by the config, otherwise by the folder."""
+    """Return whether MindFormers uses its newer algorithm, judged by the config, or else by the folder."""
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
@@ -246,7 +246,10 @@ def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) 
 
 
 def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
-    """Return the newest complete name after the oldest meta.json: MindFormers itself ignores such names."""
+    """Return the newest complete name after the oldest meta.json.
+
+    MindFormers itself ignores such names.
+    """
     limit = label_of(oldest, tree.fmt)
     groups = _groups(tree, oldest, limit=None)
     for label in sorted(groups, reverse=True):
@@ -259,7 +262,9 @@ def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
 
 
 def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
-    """Choose the newest checkpoint on every rank, or none if ranks disagree: `touch` and `cp` can change the result.
+    """Choose the newest checkpoint on every rank, or none if the ranks disagree.
+
+    `touch` and `cp` can change the result.
 
     Args:
         tree: The ranks.

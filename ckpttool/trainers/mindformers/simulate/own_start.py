@@ -44,7 +44,7 @@ _WEIGHTS = "loads only weights and starts at step 0, with a new optimizer"
 
 
 class _SettingError(StopsError):
-    """The start stops at the value of a setting."""
+    """Raised if the start stops at the value of a setting."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class _SettingError(StopsError):
 
 
 class _HoldsModelError(StopsError):
-    """The start stops at a Hugging Face model in the folder to load from."""
+    """Raised if the start stops at a Hugging Face model in the folder to load from."""
 
     def __init__(self, message: str, *, folder: str, path: str) -> None:
         super().__init__(message)
@@ -110,7 +110,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
 
 
 def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
-    """Stop if MindFormers rejects the type of a value, before it loads anything.
+    """Raise an error if MindFormers rejects the type of a value before it loads anything.
 
     Source:
         `Trainer._check_config_type` and `_warn_if_resume_training_is_string`, and `BaseTrainer.training_process`, which
@@ -169,7 +169,7 @@ def _load_settings(config: TrainConfig, view: ConfigView) -> _LoadSettings:
 
 
 def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _LoadSettings) -> JudgedStart:
-    """Judge a start by the modes of loading, one after the other.
+    """Return the result of a start, by its mode of loading.
 
     Raises:
         StopsError: MindFormers would stop.
@@ -249,7 +249,7 @@ def _kind(storage: Storage, path: str) -> Kind | None:
 
 
 def _hugging_face(storage: Storage, relative: str) -> str | None:
-    """Return why MindFormers considers a folder a Hugging Face model; None if it does not."""
+    """Return the file that makes a folder a Hugging Face model for MindFormers; None if there is no such file."""
     try:
         names = sorted(entry.name for entry in storage.entries(relative))
     except OSError:  # the selection reports the reason
@@ -258,7 +258,9 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
 
 
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
-    """Load each rank's own file with that name; only the rank itself checks whether the file exists.
+    """Return the result if each rank loads its own file with that name.
+
+    Only the rank itself checks whether the file exists.
 
     Raises:
         StopsError: A rank does not find its file.
@@ -291,7 +293,7 @@ def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Return how the data deviate from the plan, and the key that causes the difference; None if no setting does.
+    """Describe how the data deviate from the plan, and name the key that causes it; (None, "") if nothing is reported.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, otherwise the steps of the checkpoint, unless

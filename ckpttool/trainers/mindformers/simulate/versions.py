@@ -1,4 +1,4 @@
-"""How versions of MindFormers differ in choosing a checkpoint: one table, no code.
+"""The differences between versions of MindFormers in choosing a checkpoint, as a table.
 
 Source: the published wheels 1.3.2, 1.6.0, 1.7.0, 1.8.0, 1.9.0, 2.0.0 and 2.1.0, run on small trees.
 """
@@ -19,7 +19,7 @@ _VERSION = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 
 
 class Quirk(Enum):
-    """Behaviour of some versions: the first and last series that show this behaviour, and a description."""
+    """A behaviour of some versions: the first and last series that show it, and a description."""
 
     READS_SAFETENSORS = "1.6", "2.1", "Follows `load_ckpt_format`; else only `.ckpt` exists"
     HAS_HEALTH_MONITOR = (
@@ -81,14 +81,19 @@ _COMMON_FIELDS = {
     "consumed_samples": "2.1",
     "data_plan_state": "2.1",  # of an unreleased 2.1; it is removed before the fields are counted
 }
-"""All fields that common.json may have, by the first series that reads each field: any other field is an error."""
+"""All fields that common.json may have, by the first series that reads each field.
+
+Any other field is an error.
+"""
 
 
 def series_of(version: str) -> str:
-    """Return the series of a version, which is the table's key: a patch release behaves like its series.
+    """Return the series of a version, which is the table's key.
+
+    A patch release behaves like its series.
 
     Raises:
-        UsageError: No such version is known, and a guess would be useless.
+        UsageError: No such version is known.
     """
     match = _VERSION.fullmatch(version)
     if match is None or match[1] not in _SERIES:

@@ -1,4 +1,4 @@
-"""MindFormers' view when it chooses a checkpoint on its own: names, times and small records, never a shard.
+"""MindFormers' view of a tree when it chooses a checkpoint: names, times and small records, never a shard.
 
 The view must work for damaged trees, so nothing in this module raises an error.
 """
@@ -25,7 +25,10 @@ _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
 class Reading(str, Enum):
-    """How far a record file could be read. Each case takes a different path through MindFormers' code."""
+    """The result of reading a record file.
+
+    Each case takes a different path through MindFormers' code.
+    """
 
     PRESENT = "present"
     MISSING = "missing"
@@ -40,11 +43,7 @@ class Reading(str, Enum):
 
 
 def require_read(reading: Reading, path: str) -> None:
-    """Refuse to continue from a record that could not be read.
-
-    Raises:
-        UnreadError: The record could not be read.
-    """
+    """Raise `UnreadError` if a record could not be read."""
     if reading is Reading.UNREADABLE:
         raise UnreadError(f"{path} could not be read")
 
@@ -74,11 +73,14 @@ class MetaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
-    """One entry of the checkpoint folder whose name is `rank_` and digits."""
+    """One entry of the checkpoint folder with a name of `rank_` and digits."""
 
     name: str
     files: tuple[SeenEntry, ...] | None
-    """Files in the folder's order, because MindFormers takes the first of equal entries; None if not listable."""
+    """Files in the folder's order, because MindFormers takes the first of equal entries.
+
+    None if the folder cannot be listed.
+    """
     meta: MetaView
 
 
@@ -97,7 +99,7 @@ class MetadataView:
 
     reading: Reading
     files: tuple[str, ...] = ()
-    """Each name once, in the order of first occurrence."""
+    """The names of the shards, each once, in the order of first occurrence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,10 @@ class IterationView:
     names: tuple[str, ...] | None
     """Contents of the folder, in any order; None if the entry is not a folder or cannot be listed."""
     metadata: MetadataView
-    """Read only if MindFormers would read it: MISSING in folders that are neither the root nor named by the tracker."""
+    """The metadata.json, read only if MindFormers would read it.
+
+    It is MISSING in folders that are neither the root nor named by the tracker.
+    """
     common: CommonView
 
 
@@ -141,11 +146,14 @@ class MindFormersSettings:
 
     load_ckpt_format: str = "ckpt"
     use_checkpoint_health_monitor: bool = False
-    """Set by a top-level key in the legacy layout, and in the newer layout by a threshold under
-    `monitor_config.health_checkpoint`."""
+    """Whether the health monitor is on.
+
+    In the legacy layout, a top-level key sets it; in the newer layout, a threshold under
+    `monitor_config.health_checkpoint`.
+    """
     resume_by_last_timestamp_ckpt: bool = False
     use_legacy_format: bool | None = None
-    """The layout, of the two, that the config is for; None if unknown, so that the folder decides."""
+    """Whether the config is for the legacy layout; None if unknown, so that the folder decides."""
     world_size: int | None = None
     """Number of ranks in the training run; None to use the number of rank folders."""
 
@@ -174,7 +182,7 @@ def view_for_mindformers(
 ) -> MindFormersView:
     """Return MindFormers' view of this folder.
 
-    The order of the names in each folder is kept: if several files qualify, MindFormers takes the first.
+    The order of the names in each folder is preserved: if several files qualify, MindFormers takes the first.
 
     Args:
         storage: The folder that `load_checkpoint` names.
@@ -239,7 +247,7 @@ def _meta(storage: Storage, path: str) -> MetaView:
     reading, value = _json(storage, path)
     if reading is not Reading.PRESENT:
         return MetaView(reading=reading)
-    if not value:  # {} and null: MindFormers skips them like a torn file
+    if not value:  # {} and null: MindFormers skips them like a truncated file
         return MetaView(reading=Reading.NOT_JSON)
     if not isinstance(value, dict):
         return MetaView(reading=Reading.WRONG_SHAPE)
@@ -333,9 +341,10 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 
 
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
-    """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in ckpttool's own readers.
+    """Parse a JSON file as leniently as MindFormers does.
 
-    A file that would fill the memory is not read. MindFormers does read such a file, so the result is unknown.
+    Duplicate keys and NaN are valid here, unlike in ckpttool's own readers. A file that would fill the memory is not
+    read. MindFormers does read such a file, so the result is unknown.
     """
     reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
     if reading is not Reading.PRESENT:
@@ -356,7 +365,10 @@ def _integer(value: Json) -> int | None:
 
 
 def _status(value: Json) -> int | None:
-    """Return only whether the value equals 0 in Python: MindFormers uses nothing else."""
+    """Return the value as an integer, or None.
+
+    MindFormers only checks whether it equals 0 in Python.
+    """
     if isinstance(value, float) and value == 0:
         return 0
     return int(value) if isinstance(value, int) else None
