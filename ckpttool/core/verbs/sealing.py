@@ -195,7 +195,7 @@ def seal_checkpoint(
 
 
 def _unproven(verdict: Verdict, before: Manifest | None) -> int:
-    """Count the shards whose current content nothing proves: no record before, no checksum, and no copies."""
+    """Count the shards whose current content is not proven by an earlier record, a checksum or a copy."""
     recorded = {} if before is None else before.by_path
     return sum(not report.is_proven and report.path not in recorded for report in verdict.reports)
 
