@@ -1,15 +1,15 @@
-"""The guard in the training process: drops harmful updates, and captures the data to find their cause.
+"""The guard in the training process: it drops harmful updates and captures the data to find their cause.
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
-For training: `Guard` in `step`; afterwards: `ckpttool guard`. The public names need torch. Reading the files of a
-guarded run does not.
+Use `Guard` in a training loop, and the command `ckpttool guard` afterwards. The public names need torch. Reading the
+files of a guarded run does not.
 
 In each step `Guard` reads the norm and the losses (`gradients`), applies the rule (`rules.guarding`), agrees with the
 other ranks (`agree`), and applies or drops the update. It also uses `buffers` (restored after a drop), `features` and
 `checks` (devices that compute wrong results), `capture` (the data for a replay) and `files.events` (the event file and
-the sinks); `contain` catches the exceptions of all these modules. A trainer connects through an adapter that calls
-`Guard.micro` and `Guard.clip_`; a receiver of events connects through a sink. `replay` recomputes a captured step;
+the sinks). `contain` catches the exceptions of all these modules. A trainer connects through an adapter that calls
+`Guard.micro` and `Guard.clip_`. A receiver of events connects through a sink. `replay` recomputes a captured step.
 `writer` and `resume` handle checkpoints.
 """
 
@@ -67,7 +67,7 @@ __all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list 
 
 
 def assert_torch() -> None:
-    """Refuse to run without torch.
+    """Raise an error if torch is not installed.
 
     Raises:
         UsageError: torch is not installed.

@@ -1,7 +1,7 @@
-"""Agreement of all ranks: one reduction of eight integers in every optimizer step.
+"""The common decision of all ranks, made by one reduction of eight integers in every optimizer step.
 
-It and its callers must stay outside of every `try`: if a rank skips it, the others wait forever. Earlier errors are
-caught, and the rank contributes the number of the part that failed.
+The reduction and its callers must stay outside of every `try`: if a rank skips it, the others wait forever. Earlier
+errors are caught, and the rank contributes the number of the part that failed.
 """
 
 from __future__ import annotations
@@ -17,68 +17,71 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.guard.model.guarding import Action, Proposal
 
 _NO_NORM = -(2**63)
-"""A number below the bits of any norm and of any negated norm: it is never the largest."""
+"""A number below the bits of any norm and of any negated norm, so it is never the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """The contribution of one rank."""
+    """The contribution of one rank to the common decision."""
 
     proposal: Proposal | None = None
-    """None if the guard failed on this rank: the others decide."""
+    """None if the guard failed on this rank. The other ranks then decide."""
     failed: int = 0
-    """Number of the part that failed; 0: no part failed."""
+    """Number of the part that failed, or 0 if no part failed."""
     strike: bool = False
-    """A detector counted enough abnormal feature values on this rank."""
+    """Whether a detector counted enough abnormal feature values on this rank."""
     abnormal: bool = False
-    """A matrix product was wrong on this rank."""
+    """Whether a matrix product was wrong on this rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The common decision of all ranks: the same value on each."""
+    """The common decision, which is the same on all ranks."""
 
     proposal: Proposal | None
-    """The largest action and norm, finite only if all are; None if the guard failed on every rank."""
+    """The largest action and norm, or None if the guard failed on every rank.
+
+    Finite only if all proposals are finite.
+    """
     norms_differ: bool
-    """Whether two ranks have different norms; all NaN count as equal."""
+    """Whether two ranks have different norms. All NaN count as equal."""
     failed: int
-    """The largest number of a part that failed on any rank; 0: no part failed."""
+    """The largest number of a part that failed on any rank, or 0 if no part failed."""
     strike: bool
     abnormal: bool
 
     @property
     def is_finite(self) -> bool:
-        """Whether no rank knows of a non-finite value."""
+        """Whether no rank found a non-finite value."""
         return self.proposal is None or self.proposal.is_finite
 
     @property
     def is_overflow(self) -> bool:
-        """Whether a loss scaler's scale is too large, without any other problem."""
+        """Whether the loss scale is too large and there is no other problem."""
         return self.proposal is not None and self.proposal.is_overflow
 
 
 class Ranks:
-    """The ranks that train together, from the process group of the training run."""
+    """The ranks of the training run, from its process group."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        """Store the group (None: the default group) and the device of the parameters."""
+        """Store the group, or None for the default group, and the device of the parameters."""
         self._group = group
         self._device = device
 
     @property
     def count(self) -> int:
-        """Number of ranks. Queried at each step: a group may be created after the guard, and removed."""
+        """Number of ranks. Query it at each step, because a group may be created after the guard, or removed."""
         return dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def world(self) -> int:
-        """Number of all processes, including other groups."""
+        """Number of all processes, including those in other groups."""
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def own(self) -> int:
-        """The number of this process among all."""
+        """Global rank of this process."""
         return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     def agree(self, vote: Vote) -> Agreement:
@@ -94,7 +97,7 @@ class Ranks:
         return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
 
     def largest(self, numbers: Tensor) -> list[int]:
-        """Return the maximum over ranks of each int64. Every rank must call it, with the same number of values."""
+        """Return the maximum of each int64 over all ranks. Every rank must call it with the same number of values."""
         if self.count > 1:
             numbers = numbers.to(self._meeting_place())
             dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
@@ -102,11 +105,14 @@ class Ranks:
         return largest
 
     def global_rank(self, rank: int) -> int:
-        """Return the global rank of a rank in this group."""
+        """Return the global rank of a rank of this group."""
         return rank if self.count == 1 or self._group is None else dist.get_global_rank(self._group, rank)
 
     def gather(self, number: int) -> list[int]:
-        """Return a number from each rank, in order. Every rank must call it, so only after a common decision."""
+        """Return the number from each rank, in order of rank.
+
+        Every rank must call it, so only after a common decision.
+        """
         if self.count == 1:
             return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64, device=self._meeting_place())
@@ -115,7 +121,7 @@ class Ranks:
         return [int(value) for value in numbers.tolist()]
 
     def _meeting_place(self) -> torch.device:
-        """Return the device for the group's collectives: backends for accelerators accept no host tensors."""
+        """Return the device for the group's collective operations. Backends for accelerators accept no host tensors."""
         devices = str(dist.get_backend_config(self._group))  # `cpu:gloo,cuda:nccl`
         takes = {pair.partition(":")[0] for pair in devices.split(",")}
         return self._device if self._device.type in takes else torch.device("cpu")
@@ -155,9 +161,9 @@ def _agreement(numbers: list[int]) -> Agreement:
 
 
 def _bits(norm: float) -> int:
-    """Return an integer with the order of norms, infinity and then NaN above all others.
+    """Return an integer that sorts like the norm, with infinity and then NaN above all other values.
 
-    A NaN has many encodings, which depend on the device: all count as equal here.
+    The encoding of a NaN depends on the device. All NaN are mapped to the same integer.
     """
     bits: int = struct.unpack("<q", struct.pack("<d", math.nan if math.isnan(norm) else abs(norm)))[0]
     return bits

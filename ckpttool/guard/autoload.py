@@ -1,7 +1,7 @@
-"""Switch the guard on without code, if the environment has `CKPTTOOL_GUARD` or `CKPTTOOL_GUARD_REPLAY`.
+"""Switches the guard on without code changes, by `CKPTTOOL_GUARD` or `CKPTTOOL_GUARD_REPLAY` in the environment.
 
-torch calls `autoload` at the end of its own import: it is an entry point of the group `torch.backends`. Lightning calls
-`lightning_callbacks` for each `Trainer`. Without a variable both do nothing.
+torch calls `autoload` at the end of its own import, through an entry point of the group `torch.backends`. Lightning
+calls `lightning_callbacks` for each `Trainer`. If neither variable is set, both do nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, report, switch_of
 
 
 def autoload() -> None:
-    """Switch the guard on if the environment says so. It never raises, because that would break the import of torch.
+    """Switch the guard on if the environment requests it. Never raise, because that would break the import of torch.
 
-    Only if a requested replay is impossible, it ends the process with 14: otherwise an ordinary training would run.
+    If a requested replay is impossible, end the process with exit code 14, because otherwise an ordinary training run
+    would start.
     """
     if not _is_requested():
         return
@@ -32,7 +33,7 @@ def autoload() -> None:
 
 
 def lightning_callbacks() -> list[Any]:
-    """Return the callbacks that Lightning adds to each `Trainer`: one guard if the environment says so."""
+    """Return the callbacks for Lightning to add to each `Trainer`: one guard if the environment requests it."""
     if not _is_requested():
         return []
     try:

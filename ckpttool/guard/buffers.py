@@ -1,6 +1,6 @@
-"""Buffers before a step: a forward pass changes them, even if its update is dropped.
+"""A copy of the model's buffers before each step, because a forward pass changes them even if its update is dropped.
 
-After an Inf in a batch, the running mean of a batch norm is not finite even if the update is dropped: every later
+After an Inf in a batch, the running mean of a batch norm is not finite even if the update is dropped, so every later
 evaluation is NaN. `_version` does not show changes of running statistics, so changes are detected by comparing bits.
 """
 
@@ -15,18 +15,17 @@ import xxhash
 from torch import Tensor, nn
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of a snapshot; in larger models, buffers that change come first, then the smallest."""
+"""Maximum size of a snapshot. In larger models, buffers that change come first, then the smallest."""
 
 _FIRST_LOOKS = 3
 _LOOK_EVERY = 100
-"""Steps in which changes are checked: the first steps, and every hundredth."""
+"""Interval in steps of the check for changes, after the first steps."""
 
 
 class Buffers:
-    """The buffers of a model, with a copy of those that can be restored."""
+    """The buffers of a model, with a copy of the buffers that can be restored."""
 
     def __init__(self, model: nn.Module, *, most_bytes: int = MOST_BYTES) -> None:
-        """Store the model with the buffers."""
         self._model = model
         self._most_bytes = most_bytes
         self._places: list[tuple[nn.Module, str, Tensor]] = []
@@ -38,10 +37,10 @@ class Buffers:
         self._steps = 0
         self._is_taken = False
         self.left_out: tuple[str, ...] = ()
-        """Names of the buffers that are not restored, because together they are too large."""
+        """Names of the buffers that are not restored, because all buffers together are too large."""
 
     def take(self) -> None:
-        """Copy the buffers, including new ones. If not all fit, check periodically which of them changed."""
+        """Copy the buffers, including new ones. If they do not all fit, check periodically which of them change."""
         is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
         current = self._current_contents()  # in a quarter of the time of a walk over all modules
@@ -54,7 +53,7 @@ class Buffers:
         self._is_taken = True
 
     def restore(self) -> None:
-        """Restore the copy from `take`, including the original tensors if a forward pass replaced them."""
+        """Restore the copy made by `take`, including the original tensors if a forward pass replaced them."""
         if not self._is_taken:
             return
         with torch.no_grad():
@@ -66,7 +65,7 @@ class Buffers:
                     tensor.copy_(copy)
 
     def forget(self) -> None:
-        """Discard the copy: the step is over."""
+        """Discard the copy at the end of a step."""
         self._is_taken = False
 
     def _current_contents(self) -> list[object]:
@@ -91,7 +90,7 @@ class Buffers:
             self._copies = [torch.empty_like(tensor, requires_grad=False) for _, _, tensor in chosen]
 
     def _note_changes(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
-        """Compare digests instead of copies, because these buffers do not fit into memory twice."""
+        """Record which buffers changed. Digests are compared, because these buffers do not fit into memory twice."""
         for module, name, tensor in buffers:
             digest = xxhash.xxh3_128_digest(as_bytes(tensor).cpu().numpy().data)
             if self._digests.setdefault((module, name), digest) != digest:
@@ -110,5 +109,5 @@ class Buffers:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor, in their order."""
+    """Return the bytes of a tensor, in the order of its elements."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

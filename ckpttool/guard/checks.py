@@ -1,7 +1,8 @@
-"""Checks of the device: matrix products after a strike or at intervals, replicas at intervals.
+"""Checks of the device: matrix products after a strike or at intervals, and replicas at intervals.
 
-For replicas, integer hashes are compared, the largest with the smallest. The hash is an exclusive or: it misses two
-elements that change alike or swap places. It finds a bit flip, but never proves that weights are equal.
+To check replicas, the largest and the smallest integer hash over all ranks are compared. The hash is an exclusive or,
+so it misses two elements that change in the same way or swap places. It finds a bit flip, but never proves that weights
+are equal.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _CLOSER = 20
 """Number of steps to check after a non-finite result that was finite when recomputed."""
 _MOST_NAMES = 8
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element -> integer type for its bits."""
+"""Maps the bytes of an element to an integer type for its bits."""
 
 
 class Checks:
-    """Wraps forward and backward of the checked steps, and compares replicas between steps."""
+    """Context for the forward and backward passes of checked steps. It also compares replicas between steps."""
 
     def __init__(
         self, model: nn.Module, ranks: Ranks, contain: Containment, *, patrol: int, replica_every: int
     ) -> None:
-        """Start counting steps; `patrol` and `replica_every` are those of `Guard`.
+        """Start counting steps. `patrol` and `replica_every` have the same meaning as in `Guard`.
 
         Raises:
-            UsageError: One of the two is not a number of steps.
+            UsageError: `patrol` or `replica_every` is not a number of steps.
         """
         for name, steps in (("patrol", patrol), ("replica_every", replica_every)):
             if type(steps) is not int or steps < 0:
@@ -59,10 +60,10 @@ class Checks:
         self._replicas = ReplicaCheck(model) if isinstance(model, DistributedDataParallel) else None
 
     def enter(self, step: Step, *, runs: bool) -> None:
-        """Begin forward and backward of a micro-batch.
+        """Begin the forward and backward passes of a micro-batch.
 
         Args:
-            step: The step that is trained now.
+            step: The current step.
             runs: Whether the ranks agreed to check every step.
         """
         self.leave()  # an exception may have ended the last one unnoticed
@@ -83,7 +84,7 @@ class Checks:
         self._closer_until = Step(step + _CLOSER)
 
     def leave(self) -> None:
-        """End forward and backward of a micro-batch."""
+        """End the forward and backward passes of a micro-batch."""
         if self._is_inside and (checksum := self._checksum) is not None:
             self._is_inside = False
             # Even if it was switched off in the meantime, the dispatch mode must not stay on.
@@ -94,12 +95,12 @@ class Checks:
         return self._checksum is not None and (self._run(self._checksum.take_abnormal) or False)
 
     def fields(self) -> dict[str, EventValue]:
-        """Return the checks of this step, for its event."""
+        """Return the results of the checks in this step, for its event."""
         summary = {} if self._checksum is None else self._checksum.summary()
         return {"checked": summary} if summary.get("products") else {}
 
     def compare_replicas(self, step: Step) -> None:
-        """Compare the weights of all ranks, if it is time. Every rank must call it in each step."""
+        """Compare the weights of all ranks if a comparison is due. Every rank must call it in each step."""
         if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
             return
         disagreement = self._replicas.compare(self._contain.run(Part.CHECKSUM, self._replicas.hashes))
@@ -120,41 +121,40 @@ class Checks:
         )
 
     def _run(self, call: Callable[[], T]) -> T | None:
-        """Run a check whose duration does not count as the guard's share of a step."""
+        """Run a check without counting its duration as the guard's share of a step."""
         return self._contain.run(Part.CHECKSUM, call, waits=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """Weights that are not the same on all ranks."""
+    """The parameters whose weights differ between ranks."""
 
     parameters: tuple[str, ...]
-    """Name of the first of them, in the model's order."""
+    """Names of the first of these parameters, in the model's order."""
     count: int
-    """Their number."""
+    """Number of these parameters."""
     ranks: tuple[int, ...]
-    """Global ranks that differ from the majority; empty without a majority."""
+    """Global ranks that differ from the majority. Empty if there is no majority."""
 
 
 class ReplicaCheck:
-    """Compares the weights that `DistributedDataParallel` keeps equal on all ranks."""
+    """Comparison of the weights that `DistributedDataParallel` keeps equal on all ranks."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        """Store the trained model."""
         self._parameters = dict(model.module.named_parameters())
         device = next((parameter.device for parameter in self._parameters.values()), torch.device("cpu"))
         self._ranks = Ranks(model.process_group, device)
 
     def hashes(self) -> Tensor:
-        """Return [parameters], an integer from the bits of each."""
+        """Return one integer per parameter, computed from the bits of its elements."""
         digests = [_hash(parameter.detach()) for parameter in self._parameters.values()]
         return torch.stack([number.to(digests[0].device) for number in digests])
 
     def compare(self, hashes: Tensor | None) -> Disagreement | None:
-        """Return which weights differ; None if none do, or a rank has no hashes. Every rank must call it.
+        """Return the weights that differ, or None if all are equal or a rank has no hashes. Every rank must call it.
 
         Args:
-            hashes: Hashes of this rank; None if they could not be computed.
+            hashes: Hashes of this rank, or None if they could not be computed.
         """
         own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
         failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)
@@ -176,7 +176,7 @@ class ReplicaCheck:
         )
 
     def _outliers(self, hashes: list[int]) -> tuple[int, ...]:
-        """Return the ranks whose hashes differ from those of more than half of the ranks."""
+        """Return the ranks whose hashes differ from the majority, or an empty tuple if there is no majority."""
         by_rank = list(zip(*(self._ranks.gather(number) for number in hashes), strict=True))
         usual, holders = Counter(by_rank).most_common(1)[0]
         if 2 * holders <= len(by_rank):

@@ -1,4 +1,4 @@
-"""Checks of matrix products during training: every linear layer, matmul and einsum, forward and backward."""
+"""Checks of matrix products during training, in every linear layer, matmul and einsum, forward and backward."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _INNOCENT = 3
 """Number of false suspicions at one call site after which rounding errors are assumed to add up there."""
 _MOST_EVENTS = 100
-"""Maximum number of wrong products reported individually; a faulty device has thousands per step."""
+"""Maximum number of wrong products to report individually. A faulty device produces thousands per step."""
 
 _aten = torch.ops.aten
 _ON_CPU: Mapping[object, object] = MappingProxyType(
@@ -35,7 +35,7 @@ _ON_CPU: Mapping[object, object] = MappingProxyType(
         _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001  as above
     }
 )
-"""Operations that torch does not count -> a counted operation with the same arguments."""
+"""Maps an operation that torch does not count to a counted operation with the same arguments."""
 
 
 def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called returns
@@ -43,11 +43,11 @@ def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called re
 
 
 class MatmulChecksum(TorchDispatchMode):
-    """Checks each matrix product of forward and backward before it is used.
+    """Dispatch mode that checks each matrix product of the forward and backward passes before it is used.
 
-    A suspicious product is judged in float64 before it is reported. A wrong product is computed once more: if the
-    result is then right, the fault was transient and the right product is returned. Fused attention, convolutions,
-    products of FP8 operands and third-party kernels are not checked; `covered_flops` is the share of operations that
+    A suspicious product is computed again in float64 before it is reported. A wrong product is computed once more: if
+    the result is then right, the fault was transient, and the right product is returned. Fused attention, convolutions,
+    products of FP8 operands and third-party kernels are not checked. `covered_flops` is the share of operations that
     are checked.
     """
 
@@ -57,10 +57,10 @@ class MatmulChecksum(TorchDispatchMode):
         """Prepare to report wrong products.
 
         Args:
-            model: The model, for the names of modules in events.
+            model: The model, which provides the names of modules for events.
             emit: Receiver of events.
             rank: Rank of this process.
-            contained: Runs a check, and returns None if that fails: the product is then returned unchanged.
+            contained: Function that runs a check and returns None if it fails. The product is then returned unchanged.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = Step(0)
@@ -95,7 +95,7 @@ class MatmulChecksum(TorchDispatchMode):
         return was
 
     def summary(self) -> dict[str, EventValue]:
-        """Return the checks since the last call, for the event of the step."""
+        """Return the results of the checks since the last call, for the event of the step."""
         summary: dict[str, EventValue] = {
             "products": self._products,
             "suspicions": self._suspicions,
@@ -107,7 +107,7 @@ class MatmulChecksum(TorchDispatchMode):
 
     @property
     def _covered(self) -> float | None:
-        """Share of the operations that torch can count; None without such operations."""
+        """Return the checked share of the operations that torch can count, or None if there were none."""
         return round(self._flops["covered"] / self._flops["all"], 4) if self._flops["all"] else None
 
     def __torch_dispatch__(
@@ -160,7 +160,7 @@ class MatmulChecksum(TorchDispatchMode):
         return (call.func, self._trace.module(), _phase(), tuple(product.a.shape), tuple(product.b.shape))
 
     def _acquit(self, site: tuple[object, ...], product: Product, rows: Tensor) -> None:
-        """Record a false suspicion; non-finite values show nothing about rounding."""
+        """Record a false suspicion. Non-finite values are ignored, because they show nothing about rounding."""
         batch, row = rows.to(product.c.device).unbind(1)
         if not bool(product.c[batch, row].isfinite().all()):
             return
@@ -173,7 +173,7 @@ class MatmulChecksum(TorchDispatchMode):
             )
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
-        """Recompute a wrong product, report it, and return the right product, if any."""
+        """Recompute a wrong product, report it, and return the right product, or the wrong one if both are wrong."""
         rerun = call.run()
         second = call.product(rerun)
         place = wrong.batch, wrong.row
@@ -206,7 +206,7 @@ class MatmulChecksum(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """An operation that can be repeated, with its arguments."""
+    """A repeatable call of an operation, with its arguments."""
 
     func: OpOverload
     args: tuple[Any, ...]

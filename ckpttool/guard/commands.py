@@ -1,4 +1,4 @@
-"""`ckpttool guard`: the events of a guarded training run, and its captures of steps with NaN."""
+"""The command `ckpttool guard` for the events of a guarded training run, and its captures of steps with NaN."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ _replay_option = partial(typer.Option, rich_help_panel="Replay")
 
 
 class Stops(str, Enum):
-    """Places in a replayed step at which the debugger opens."""
+    """Points of a replayed step at which the debugger can open."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 class Policies(str, Enum):
-    """Policies by their names; `features` is a separate option."""
+    """Names of the policies. `features` is a separate option."""
 
     ZSCORE = "zscore"
     SKIP = "skip"
@@ -185,7 +185,7 @@ def run(
 
 
 def _replay_request(path: str | None, stop: Stops | None, *, goes_on: bool) -> ReplaySwitch | None:
-    """Return the request for a replay, whose capture exists; None without `--replay`.
+    """Return the request for a replay after checking that its capture exists, or None without `--replay`.
 
     Raises:
         CkptToolError: There is no capture, there are several, or the options need one.

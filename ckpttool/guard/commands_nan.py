@@ -1,4 +1,4 @@
-"""`ckpttool nan`: three commands."""
+"""The commands that list, inspect and replay captures of NaN steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health of the training at a save: the norm of its embedding's gradient, and applied spikes."""
+"""Health of the training run at a save, from the norm of its embedding's gradient and from applied spikes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, Gu
 
 
 class EmbeddingHealth:
-    """The health recorded with a save. Unmeasured health is unknown, never healthy."""
+    """The health to record with a save. If it was not measured, it is unknown, never healthy."""
 
     def __init__(self, objects: Objects, *, embedding: str | None, threshold: float | None) -> None:
-        """Start to measure the embedding, and receive the guard's events.
+        """Start to measure the embedding, and subscribe to the guard's events.
 
         Args:
-            objects: The objects of the training.
-            embedding: Name of the parameter; None: nothing is measured.
+            objects: The objects of the training run.
+            embedding: Name of the parameter. If None, nothing is measured.
             threshold: Sum of squares of its gradient at or above which a save is unhealthy.
 
         Raises:
@@ -56,7 +56,7 @@ class EmbeddingHealth:
             self._guard.sinks.append(self._listen)
 
     def of(self, step: Step) -> Health:
-        """Return the health of the training at a step."""
+        """Return the health of the training run at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
         squares = self.squares
@@ -66,7 +66,7 @@ class EmbeddingHealth:
 
     @property
     def squares(self) -> float | None:
-        """Sum of squares at the last applied update, because a dropped update changes nothing; None: not measured."""
+        """Sum of squares at the last applied update, or None if not measured. A dropped update does not change it."""
         if self._guard is not None:
             return self._guard.embedding.applied
         return None if self._applied is None else self._applied.item()
@@ -89,7 +89,7 @@ class EmbeddingHealth:
             self._backward = sum_of_squares(parameter.grad, scale)
 
     def _apply(self, *_: Any) -> None:  # noqa: ANN401  the arguments that an optimizer passes to hooks
-        """Use the value of the last backward pass; after an overflow, the loss scaler does not call this."""
+        """Use the value of the last backward pass. After an overflow, the loss scaler does not call this."""
         self._applied, self._backward = self._backward, None
 
     def _listen(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:

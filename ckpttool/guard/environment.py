@@ -1,4 +1,4 @@
-"""Conditions besides weights, data and random numbers that affect the last bits: versions, threads, kernel switches."""
+"""Conditions other than weights, data and random numbers that affect the last bits: versions, threads, kernels."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transfor
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
 
 COMPILED = "compiled"
-"""The setting that shows whether compiled code computed the loss: only the user's entry can compile it again."""
+"""Name of the setting for whether compiled code computed the loss. Only the user's entry can compile it again."""
 
 _MOST_NODES = 2000
-"""Number of checked nodes in the graph of a loss: compiled parts are near the end, or numerous."""
+"""Maximum number of nodes to check in the graph of a loss. Compiled parts are near the end, or numerous."""
 
 _MOST_THREADS = 1024
-"""Maximum number of threads per process, above the cores of any machine. Requesting far more would end the process."""
+"""Maximum number of threads per process, more than the cores of any machine. Far more would end the process."""
 
 
 def _set_threads(value: Setting) -> None:
@@ -52,11 +52,11 @@ _SETTERS: dict[str, Callable[[Setting], object]] = {
     "sdp_math": lambda value: torch.backends.cuda.enable_math_sdp(bool(value)),
     "sdp_cudnn": lambda value: torch.backends.cuda.enable_cudnn_sdp(bool(value)),
 }
-"""Settings that can be restored, even in another process."""
+"""Functions that restore settings, including in another process."""
 
 
 def environment(device: torch.device) -> dict[str, Setting]:
-    """Return the current conditions, by name."""
+    """Return the current conditions by name."""
     settings: dict[str, Setting] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -88,9 +88,9 @@ def environment(device: torch.device) -> dict[str, Setting]:
 
 
 def comes_from_compiled(loss: object) -> bool:
-    """Return whether a loss comes from compiled code: without it the last bits differ.
+    """Return whether compiled code computed a loss. Without compilation, its last bits differ.
 
-    Its graph shows it, whether the model, a part of it or a function was compiled.
+    The graph of the loss shows this, whether the model, a part of it, or a function was compiled.
     """
     ahead, count = deque([getattr(loss, "grad_fn", None)]), 0
     while ahead and count < _MOST_NODES:
@@ -105,9 +105,9 @@ def comes_from_compiled(loss: object) -> bool:
 
 
 def take_over(captured: Mapping[str, Setting]) -> None:
-    """Restore the captured conditions as far as possible: another number of threads changes last bits.
+    """Restore the captured conditions as far as possible. Another number of threads changes the last bits.
 
-    If torch refuses a setting, or no machine has it, the current value stays, which counts as a difference.
+    If torch refuses a setting, or no machine supports it, the current value stays, which counts as a difference.
     """
     for name, setter in _SETTERS.items():
         if name in captured:
@@ -116,7 +116,7 @@ def take_over(captured: Mapping[str, Setting]) -> None:
 
 
 def differences(captured: Mapping[str, Setting], current: Mapping[str, Setting]) -> tuple[Difference, ...]:
-    """Return the conditions that differ, by name; a library that is not loaded here does not count."""
+    """Return the conditions that differ, by name. Libraries that are not loaded in this process do not count."""
     names = sorted(name for name, value in captured.items() if current.get(name) != value)
     return tuple(
         Difference(what=name, captured=captured[name], here=current.get(name))

@@ -1,8 +1,9 @@
 """Detection of faulty devices by feature values of gradients, and the strikes that follow.
 
-A feature value is the square of the largest gradient of every third parameter, before clipping. After the ranks have
-averaged their gradients, all ranks have the same ones: only before that can the faulty rank be identified. So under
-`DistributedDataParallel` its communication hook takes the values, and then averages as torch does without a hook.
+A feature value is the square of the largest gradient of every third parameter, before clipping. Once the ranks have
+averaged their gradients, all ranks have the same values, so the faulty rank can only be identified before that. Under
+`DistributedDataParallel`, a communication hook therefore takes the values, and then averages as torch does without a
+hook.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from ckpttool.health.model.asd import FeatureValue
 from ckpttool.health.policies.registry import settings_of
 
 _SELDOM = 10
-"""Steps between two samples, if sampling every step costs too much."""
+"""Interval in steps between two samples, if sampling every step takes too long."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
-"""Checked types, as in Ascend's detector: float16 is scaled, and its overflows are handled by the scaler."""
+"""Data types to check, as in Ascend's detector. float16 is scaled, and the scaler handles its overflows."""
 
 
 class SilentErrors:
-    """Reads the feature values of each step and judges them one step late, so that nothing waits for them.
+    """Check of the feature values of each step. Values are judged one step late, so that nothing waits for them.
 
-    Its errors never reach the training code. Without `features` it does nothing.
+    Errors inside it never reach the training code. Without `features` it does nothing.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class SilentErrors:
         scaling: Scaling,
         contain: Containment,
     ) -> None:
-        """Choose the parameters to check; `features` has the same meaning as in `Guard`.
+        """Choose the parameters to check. `features` has the same meaning as in `Guard`.
 
         Raises:
-            UsageError: With these settings, Ascend's own parser would stop the training.
+            UsageError: With these settings, Ascend's own parser would stop the training run.
         """
         detector = _detector(features)
         self._detector = detector if detector is not None and detector.is_on else None
@@ -70,7 +71,7 @@ class SilentErrors:
 
     @property
     def is_on(self) -> bool:
-        """Whether values are checked."""
+        """Whether feature values are checked."""
         return self._detector is not None and self._contain.is_on(Part.FEATURES)
 
     @property
@@ -79,7 +80,10 @@ class SilentErrors:
         return self._detector is not None and self._detector.checking and self.is_on
 
     def judge(self, step: Step) -> bool:
-        """Judge the previous step's values; return whether this rank needs a check. All ranks begin it together."""
+        """Judge the previous step's values, and return whether this rank needs a check.
+
+        All ranks start a check together.
+        """
 
         def judge() -> bool:
             findings, self._wrong_settings = self._wrong_settings, ()
@@ -99,7 +103,7 @@ class SilentErrors:
         return self._contain.run(Part.FEATURES, judge) or False
 
     def take(self, step: Step, agreed: Agreement) -> None:
-        """Carry out the common decision, and read the values of this step, before its gradients are clipped."""
+        """Carry out the common decision, and read the values of this step before its gradients are clipped."""
 
         def take() -> None:
             if self._detector is None or self._probe is None:
@@ -119,11 +123,11 @@ class SilentErrors:
             self._contain.emit(event.kind, step=event.step, **event.values)
 
     def own_are_finite(self) -> bool | None:
-        """Return whether this rank's gradients were finite before they were averaged; None if unknown."""
+        """Return whether this rank's gradients were finite before they were averaged, or None if unknown."""
         return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
     def cost_too_much(self, reason: str) -> str:
-        """Check less often, then stop checking; return the change."""
+        """Check less often, or stop checking at the second call. Return a description of the change."""
         if self._every != _SELDOM:
             self._every = _SELDOM
             return "feature values are checked only in every tenth step"
@@ -133,13 +137,13 @@ class SilentErrors:
         return "feature values are no longer checked"
 
     def saved(self) -> Json:
-        """Return the complete state, as JSON."""
+        """Return the complete state as JSON."""
         if self._detector is None:
             return None
         return {"settings": _settings(self._detector), "detector": self._detector.saved()}
 
     def restore(self, saved: Json, *, step: Step) -> None:
-        """Restore the state of an instance with the same settings; an event reports losses."""
+        """Restore the state of an instance with the same settings. An unusable state is reported as an event."""
         if self._detector is None or saved is None:
             return
         try:
@@ -155,7 +159,7 @@ class SilentErrors:
 
 
 def _detector(features: FeatureValueDetector | str | None) -> FeatureValueDetector | None:
-    """Return the detector; without settings, use the variable that Ascend's detector also reads."""
+    """Return the detector. Without settings, use the environment variable that Ascend's detector also reads."""
     if isinstance(features, str):
         return FeatureValueDetector.of(features)
     variable = TORCH_NPU.variable or ""
@@ -182,10 +186,10 @@ class _Taken:
 
 
 class FeatureProbe:
-    """Reads the values of a step, and keeps them on the device until they are requested."""
+    """Reader of the feature values of a step, which stay on the device until they are requested."""
 
     def __init__(self, model: nn.Module, *, interval: int = 3) -> None:
-        """Choose the parameters, and hook into the averaging of gradients if that is possible.
+        """Choose the parameters, and register a communication hook if that is possible.
 
         Args:
             model: The trained model, with its wrapper.
@@ -206,12 +210,12 @@ class FeatureProbe:
         self._taken: list[_Taken] = []
         self._is_open = True
         self.is_before_reduction = isinstance(model, DistributedDataParallel) and self._hook_into(model)
-        """Whether the values are those of this rank alone."""
+        """Whether the values come from this rank alone."""
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         knows_rank = self.is_before_reduction or alone
         rank = 0 if alone else dist.get_rank()
         self.rank = Rank(rank) if knows_rank else None
-        """The rank of the values; None if gradients are averaged before they can be read."""
+        """The rank of the values, or None if gradients are averaged before they can be read."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -220,9 +224,9 @@ class FeatureProbe:
 
     @property
     def own_are_finite(self) -> bool | None:
-        """Whether all gradients of this rank were finite before they were averaged; None if unknown.
+        """Whether all gradients of this rank were finite before they were averaged, or None if unknown.
 
-        Waits for the device: call it only if there is a problem.
+        Waits for the device, so read it only if there is a problem.
         """
         if not self._own_extremes:
             return None
@@ -233,10 +237,10 @@ class FeatureProbe:
 
         Args:
             step: The step of the values.
-            scale: Factor of the loss, if there is a scaler: only gradients that were read in backward are still scaled.
+            scale: Loss scale, if there is a scaler. Only gradients that were read during backward are still scaled.
 
         Raises:
-            Exception: An error while they were read in backward, which must not raise.
+            Exception: An error that occurred while reading during backward. It must not be raised there.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -254,11 +258,11 @@ class FeatureProbe:
             self._taken.append(_Taken(step=step, names=tuple(largest), largest=stacked / scale))
 
     def forget(self) -> None:
-        """Drop the latest values: the gradients of this step overflowed, which the loss scaler handles."""
+        """Discard the latest values because the gradients of this step overflowed. The loss scaler handles that."""
         del self._taken[-1:]
 
     def values(self) -> tuple[FeatureValue, ...]:
-        """Return the values, each once; call it a step later, so that nothing waits for them."""
+        """Return values that were not returned before. Call it one step later, so that nothing waits for them."""
         taken, self._taken = self._taken, []
         return tuple(
             FeatureValue(value=root * root, name=name, step=step.step, rank=self.rank)
@@ -267,7 +271,7 @@ class FeatureProbe:
         )
 
     def close(self) -> None:
-        """Stop reading values. torch cannot remove the hook, but from now on it does nothing."""
+        """Stop reading values. torch cannot remove the hook, but the hook does nothing from now on."""
         self._is_open = False
 
     def _hook_into(self, model: DistributedDataParallel) -> bool:
@@ -296,7 +300,7 @@ class FeatureProbe:
         return take_and_average
 
     def _look(self, bucket: Any) -> None:  # noqa: ANN401  a torch without distributed has no name for it
-        """Read the values of the last micro-batch: its gradients then include those of all before."""
+        """Read the values of the last micro-batch, because its gradients include those of the earlier ones."""
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         chosen = {self._names[id(parameter)]: gradient for parameter, gradient in pairs if id(parameter) in self._names}
         self._seen.update(zip(chosen, _largest(list(chosen.values())), strict=True))
@@ -306,7 +310,7 @@ class FeatureProbe:
 
 
 def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the largest absolute value of each; NaN if it contains NaN."""
+    """Return the largest absolute value of each gradient, or NaN for a gradient that contains NaN."""
     local = [_local(gradient.detach()) for gradient in gradients]
     if local and all(gradient.is_cuda for gradient in local):
         return list(torch._foreach_norm(local, torch.inf))  # noqa: SLF001  as torch's own clipping does
@@ -316,7 +320,7 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """Return its local data: this rank's part of a sharded tensor, the values of a sparse tensor."""
+    """Return the local data of a gradient: this rank's part if it is sharded, the values if it is sparse."""
     local = own_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
     return local if local.numel() else local.new_zeros(1)
@@ -325,8 +329,8 @@ def _local(gradient: Tensor) -> Tensor:
 def _average(group: dist.ProcessGroup, buffer: Tensor) -> torch.futures.Future[Tensor]:
     """Average over ranks, bit for bit as torch does without a hook.
 
-    Its own `allreduce_hook` divides by the number of ranks; without a hook torch multiplies by the reciprocal, which
-    gives other bits for three ranks.
+    torch's own `allreduce_hook` divides by the number of ranks. Without a hook, torch multiplies by the reciprocal,
+    which gives different bits for three ranks.
     """
     buffer.mul_(1.0 / group.size())
     work = dist.all_reduce(buffer, group=group, async_op=True)

@@ -1,4 +1,4 @@
-"""The module of an operation, in forward and in backward."""
+"""Finds the module of an operation in the forward and backward passes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class ModuleTrace:
-    """Tracks the forward calls of a model's modules while it is active.
+    """Tracker for the forward calls of a model's modules.
 
-    An operation in backward belongs to the module in whose forward call its autograd node was numbered: torch's own
-    `ModuleTracker` names another one there.
+    An operation in the backward pass belongs to the module in whose forward call its autograd node was created. torch's
+    own `ModuleTracker` reports a different module there.
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
-        """Store the model, and a function from a module and its name to a label."""
+        """Store the model, and a function that returns a label for a module and its name."""
         self._labels = [(label(name, module), module) for name, module in model.named_modules()]
         self._calls: list[tuple[int, int, str]] = []  # first and last number of the nodes, and the module
         self._open: list[tuple[int, str]] = []
@@ -45,11 +45,11 @@ class ModuleTrace:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a module's forward is running, including recomputation in backward."""
+        """Whether a module's forward pass is running, including recomputation during backward."""
         return bool(self._open)
 
     def module(self) -> str:
-        """Return the innermost module whose operation is running; '' outside of modules."""
+        """Return the innermost module that is running, or "" outside of modules."""
         if self._open:
             return self._open[-1][1]
         node = current_node()
@@ -69,11 +69,10 @@ class ModuleTrace:
 
 
 def current_node() -> Any:  # noqa: ANN401  torch has no type for a node
-    """Return the autograd node that runs now; None outside of backward."""
+    """Return the autograd node that is running, or None outside of backward."""
     return torch._C._current_autograd_node()  # noqa: SLF001  as above
 
 
 def _next_number() -> int:
-    """Return the number of the next autograd node of this thread."""
     number: int = torch._C._autograd._get_sequence_nr()  # noqa: SLF001  torch.autograd._get_sequence_nr is a name of it
     return number

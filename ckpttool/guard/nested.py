@@ -1,4 +1,4 @@
-"""Tensors in nested values such as batches: dicts, lists and tuples."""
+"""Tensors in nested values such as batches, which contain dicts, lists and tuples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is spread over ranks, so that reducing it involves all of them.
+    """Return whether a tensor is sharded over ranks, so that reducing it involves all of them.
 
     Nothing is imported for this: if `DTensor` was never imported, no tensor is sharded.
     """
@@ -19,12 +19,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor; any other is unchanged."""
+    """Return this rank's part of a sharded tensor. Any other tensor is returned unchanged."""
     return cast("Any", tensor).to_local() if is_sharded(tensor) else tensor  # a DTensor
 
 
 def form(tensor: Tensor) -> str:
-    """Return type and shape for display: `float32 3×4`."""
+    """Return the type and shape for display, as in `float32 3×4`."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
 
 
@@ -41,7 +41,10 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def named_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a batch with their paths, as `inputs.labels`, `[0]`; that of a single tensor is `batch`."""
+    """Yield the tensors of a batch with their paths, as in `inputs.labels` or `[0]`.
+
+    A single tensor has the path `batch`.
+    """
     if isinstance(value, Tensor):
         yield path or "batch", value
     elif isinstance(value, Mapping):
@@ -53,7 +56,7 @@ def named_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]
 
 
 def map_tensors(value: object, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401  of the type of the value
-    """Return the value with each tensor replaced. A mapping or sequence of another class becomes a plain one."""
+    """Return the value with each tensor replaced. Other mappings become dicts. Named tuples keep their class."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

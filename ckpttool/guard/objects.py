@@ -1,4 +1,4 @@
-"""The state of a training run as one tree of plain values and tensors, restored bit for bit."""
+"""The state of a training run as one tree of plain values and tensors that can be restored bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Tree = dict[str, Any]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object with a checkpointable state: a scheduler, a scaler, a data loader."""
+    """An object with a state to save, such as a scheduler, a scaler or a data loader."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -38,17 +38,20 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The objects of a training run. A save and a resume must receive the same objects."""
+    """The objects of a training run. Pass the same objects to a save and to a resume."""
 
     model: nn.Module
     optimizer: Optimizer
     scheduler: Stateful | None
     scaler: Stateful | None
     loader: object
-    """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the state has no data."""
+    """An object with `state_dict` and `load_state_dict`, such as torchdata's `StatefulDataLoader`.
+
+    None: no data state.
+    """
     guard: Guard | None
     extra: MutableMapping[str, Any]
-    """The user's values: a value with a `state_dict` is saved through it, any other as it is."""
+    """The user's values. A value with a `state_dict` is saved through it, any other value directly."""
 
     @property
     def device(self) -> torch.device:
@@ -56,7 +59,7 @@ class Objects:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def tree(self) -> Tree:
-        """Return the complete state; its tensors are those of the training run, not copies.
+        """Return the complete state. Its tensors are those of the training run, not copies.
 
         Raises:
             Unsaveable: The optimizer has state that belongs to no parameter.
@@ -86,7 +89,7 @@ class Objects:
         """Restore everything except the random-number state, because creating the loader's iterator draws from it.
 
         Raises:
-            UsageError: The objects differ from those of the training that saved, or were sharded differently.
+            UsageError: The objects differ from those of the saved training run, or were sharded differently.
         """
         self._assert_same(tree)
         model = unwrapped(self.model)
@@ -133,7 +136,7 @@ class Objects:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def _parameter_names(self) -> list[str]:
-        """Return the names of the optimizer's parameters, in its own order, which may differ from the model's."""
+        """Return the names of the optimizer's parameters in its own order, which may differ from the model's."""
         names = {id(parameter): name for name, parameter in unwrapped(self.model).named_parameters()}
         return [names.get(id(parameter), f"#{index}") for index, parameter in enumerate(self._parameters())]
 
@@ -169,14 +172,14 @@ def _gone(part: str) -> UsageError:
 
 
 def _copied(value: object, parameter: Tensor) -> object:
-    """Return a state that shares no memory with the file."""
+    """Return a copy of a state that shares no memory with the file."""
     if isinstance(value, Sharded):
         return _like(value, parameter)
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _like(value: object, current: object) -> object:
-    """Convert a saved shard to a tensor of this run; any other value is returned unchanged.
+    """Convert a saved shard to a tensor of this run. Any other value is returned unchanged.
 
     Raises:
         UsageError: The tensor was divided into another number of parts, or differently.

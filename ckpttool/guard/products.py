@@ -1,4 +1,4 @@
-"""Check of a matrix product by the sums of its rows; a suspicious one element by element in float64.
+"""Check of a matrix product by the sums of its rows. A suspicious row is checked element by element in float64.
 
 Row i of c = a b must have the sum a_i s, where s contains the sums of the rows of b. Norms limit the rounding error of
 the difference: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a float32 sum of k
@@ -18,21 +18,21 @@ from torch import Tensor
 from ckpttool.core.domain.frozen import dataclass
 
 ALARM = 6.0
-"""A row is suspicious if its sum is off by more than this multiple of the expected rounding error."""
+"""A row is suspicious if its sum deviates by more than this multiple of the expected rounding error."""
 
 _ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _HALF_SUBNORMAL = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25, torch.float32: 2.0**-150}
 _SUM_ROUNDOFF = 2.0**-24
-"""Products are summed up in float32, whatever their type."""
+"""Roundoff of sums. Products are summed in float32, whatever their type."""
 _MOST_IN_A_SUM = torch.finfo(torch.float32).max
 _OPERAND_ROUNDOFF = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}
-"""Roundoff of float32 products, by `torch.set_float32_matmul_precision`: TF32 and bfloat16 keep fewer bits."""
+"""Roundoff of float32 products by `torch.set_float32_matmul_precision`, because TF32 and bfloat16 keep fewer bits."""
 _FLUSHED = 2.0**-126
-"""Numbers that matrix units flush to zero, in operands and products: Intel's AMX does."""
+"""Numbers below this limit are flushed to zero in operands and products by matrix units such as Intel's AMX."""
 _BLOCK = 1 << 18
-"""Number of elements summed up at a time: a megabyte in float32."""
+"""Number of elements to sum at a time: one megabyte in float32."""
 _ROWS_AT_ONCE = 256
-"""Number of rows that are judged in float64."""
+"""Number of rows to check in float64 at a time."""
 
 Arguments: TypeAlias = "tuple[Any, ...]"
 Keywords: TypeAlias = "Mapping[str, Any]"
@@ -40,14 +40,14 @@ Keywords: TypeAlias = "Mapping[str, Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """c = alpha a b + beta addend, over a batch."""
+    """The matrix product c = alpha a b + beta addend, over a batch."""
 
     a: Tensor
-    """[batch, m, k]"""
+    """Left factor, of shape [batch, m, k]."""
     b: Tensor
-    """[batch, k, n]"""
+    """Right factor, of shape [batch, k, n]."""
     c: Tensor
-    """[batch, m, n]"""
+    """Result, of shape [batch, m, n]."""
     addend: Tensor | None = None
     """A tensor whose shape broadcasts to [batch, m, n]."""
     alpha: float = 1.0
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         return 2 * self.c.numel() * self.a.shape[2]
 
 
@@ -67,7 +67,7 @@ class WrongElement:
     row: int
     column: int
     ratio: float
-    """Its error, in multiples of the rounding bound; infinite if it is not finite and should be."""
+    """Its error, in multiples of the rounding bound. Infinite if the element should be finite and is not."""
 
 
 def _batched(matrix: Tensor) -> Tensor:
@@ -93,22 +93,22 @@ PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = Ma
         torch.ops.aten.baddbmm.default: _added,
     }
 )
-"""Operation -> function from its arguments and its result to a product."""
+"""Maps an operation to a function that builds a product from its arguments and its result."""
 
 
 def can_be_checked(product: Product) -> bool:
-    """Return whether the bounds apply to a product: it has one of three types, and is not empty."""
+    """Return whether the bounds apply to a product: it must have one of three types and must not be empty."""
     return product.c.dtype in _ROUNDOFF and product.a.numel() > 0 and product.c.numel() > 0
 
 
 def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tensor:
-    """Return [r, 2]: batch and row of the rows with a wrong sum. Waits for the device.
+    """Return the rows with a wrong sum, as [r, 2] pairs of batch and row. Waits for the device.
 
-    A row of non-finite operands is not suspicious: its result cannot be finite.
+    A row with non-finite operands is not suspicious, because its result cannot be finite.
 
     Args:
-        product: A product that can be checked; its sums and norms are computed in float32.
-        roundings_add_up: Treat roundings of one row as equal, not as independent: nearly equal columns round alike.
+        product: A product that can be checked. Its sums and norms are computed in float32.
+        roundings_add_up: Treat the roundings within a row as equal instead of independent, as in nearly equal columns.
     """
     s, b = _sums_and_norms(product.b)
     expected, a = _sums_and_norms(product.a, s)
@@ -139,11 +139,11 @@ def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tens
 
 
 def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
-    """Judge rows in float64, each element by its own bound; None if all are right.
+    """Check rows in float64, and return the worst element that exceeds its rounding bound, or None.
 
     Args:
         product: A product that can be checked.
-        rows: [r, 2], batch and row.
+        rows: Batch and row numbers, of shape [r, 2].
     """
     for batch in sorted(set(rows[:, 0].tolist())):
         b = product.b[batch].double()
@@ -156,7 +156,7 @@ def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Norms:
-    """L2 norms of the factors of a product, for all of its rows, or for some."""
+    """L2 norms of the factors of a product, for some or all of its rows."""
 
     a: Tensor
     b: Tensor
@@ -166,11 +166,11 @@ class _Norms:
     """Norm of the sums of the rows of b."""
     addend: Tensor | None
     rounded: Tensor
-    """Sum of |c| instead, if roundings add up."""
+    """Norm of the rows of c, or the sum of |c| if roundings add up."""
 
 
 def _exact_norms(product: Product, batch: Tensor, row: Tensor, *, roundings_add_up: bool) -> _Norms:
-    """Return the norms of some rows, without overflow or underflow."""
+    """Return the norms of the given rows, without overflow or underflow."""
     a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
     addend = None
     if product.addend is not None:
@@ -232,7 +232,7 @@ def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongEle
 
 
 def _coarse(product: Product) -> float:
-    """Return the roundoff of a product if it is coarser than that of its types; else 0."""
+    """Return the roundoff of a product if it is coarser than that of its types, else 0."""
     kind = product.c.dtype
     if kind is torch.float32:
         return _OPERAND_ROUNDOFF[torch.get_float32_matmul_precision()]
@@ -246,11 +246,11 @@ def _coarse(product: Product) -> float:
 
 
 def _sums_and_norms(rows: Tensor, factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return [batch, rows] twice, in float32: the sums of rows, and their norms.
+    """Return the sums of rows and their norms, each as float32 of shape [batch, rows].
 
     Args:
-        rows: [batch, rows, columns]
-        factors: [batch, columns], by which elements are multiplied before they are summed up.
+        rows: Tensor of shape [batch, rows, columns].
+        factors: Weights of the elements in the sums, of shape [batch, columns].
     """
     sums = torch.empty(rows.shape[:2], dtype=torch.float32, device=rows.device)
     norms = torch.empty_like(sums)
@@ -265,7 +265,7 @@ def _sums_and_norms(rows: Tensor, factors: Tensor | None = None) -> tuple[Tensor
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield the batches and rows of blocks that fit into a cache: memory limits the check."""
+    """Yield slices of batches and rows for blocks that fit into a cache, because memory access limits the check."""
     batches, count, columns = rows.shape
     if rows.is_cuda or rows.numel() <= _BLOCK:
         yield slice(None), slice(None)

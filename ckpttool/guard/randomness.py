@@ -1,4 +1,4 @@
-"""The states of all random-number generators that a step may use: save and restore."""
+"""The states of all random-number generators that a step may use."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, TypeAlias, cast
 import torch
 
 States: TypeAlias = "dict[str, object]"
-"""By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` if it is imported, `python`."""
+"""State by generator: `torch`, `cuda`, `npu` or `xpu` (one per device), `numpy` if it is imported, and `python`."""
 
 _DEVICES = ("cuda", "npu", "xpu")
-"""Modules with a generator on each device, if torch has them; torch_npu adds the module of Ascend."""
+"""Modules with one generator per device, if torch provides them. torch_npu adds the module of Ascend."""
 
 _MERSENNE_BYTES = 2500
-"""Size of a Mersenne Twister in memory: 624 words, and the position of the next one."""
+"""Size in bytes of a Mersenne Twister: 624 words, and the position of the next word."""
 
 
 def states(*, devices: bool = True) -> States:
-    """Return all states, in the form for `state_tree.spell`; reading those of devices waits for the devices."""
+    """Return all states, in the form for `state_tree.spell`. Reading device states waits for the devices."""
     saved: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if devices:
         saved.update(_device_states(_accelerators()))
@@ -32,20 +32,20 @@ def states(*, devices: bool = True) -> States:
 
 
 class StatesReader:
-    """Reads all states before each micro-batch.
+    """Reader of all states before each micro-batch.
 
-    If a generator was not used since the last call, its state is the same object: a hundred micro-batches then take the
-    memory of one, and the state is not copied, which takes Python and numpy longer than the rest of a micro-batch.
+    If a generator was not used since the last call, its state is the same object. A hundred micro-batches then take the
+    memory of one. The state is also not copied, which would take Python and numpy longer than the rest of a
+    micro-batch.
     """
 
     def __init__(self) -> None:
-        """Start without a state."""
         self._python = _PythonGenerator()
         self._numpy = _NumpyGenerator()
         self._devices: list[tuple[str, Any]] | None = None
 
     def states(self) -> States:
-        """Return what the function `states` returns."""
+        """Return the same value as the function `states`."""
         if self._devices is None:
             self._devices = [*_accelerators()]
         saved: States = {"torch": torch.get_rng_state(), "python": self._python.state()}
@@ -60,7 +60,7 @@ class StatesReader:
 class _PythonGenerator:
     """The generator of the module `random`.
 
-    CPython stores its words in the object itself, so that their memory shows whether it was used.
+    CPython stores its words in the object itself, so that its memory shows whether it was used.
     """
 
     def __init__(self) -> None:
@@ -88,13 +88,13 @@ def _shows_use() -> bool:
 
 
 def _memory_of(generator: random.Random) -> ctypes.Array[ctypes.c_char]:
-    """Return the memory of an object that lives as long as the process, without the count of its references."""
+    """Return the memory of an object, without its reference count. The object must live as long as the process."""
     head = object.__basicsize__
     return (ctypes.c_char * (type(generator).__basicsize__ - head)).from_address(id(generator) + head)
 
 
 class _NumpyGenerator:
-    """Numpy's global generator, whose words are at an address that numpy publishes."""
+    """numpy's global generator, whose state is at an address that numpy publishes."""
 
     def __init__(self) -> None:
         self._generator: Any = None
@@ -120,15 +120,15 @@ def _numpy_state(numpy: Any) -> Any:  # noqa: ANN401  a module, and a tuple or a
 
 
 def _numpy_memory(generator: Any) -> ctypes.Array[ctypes.c_char]:  # noqa: ANN401  of numpy
-    """Return the memory of a Mersenne Twister, which lives as long as the generator."""
+    """Return the memory of a Mersenne Twister. It is valid as long as the generator exists."""
     return (ctypes.c_char * _MERSENNE_BYTES).from_address(generator.ctypes.state_address)
 
 
 def restore(saved: Mapping[str, object]) -> None:
-    """Restore the output of `states`; generators that it does not contain stay unchanged.
+    """Restore the output of `states`. Generators that it does not contain stay unchanged.
 
     Raises:
-        ValueError, TypeError, RuntimeError: It is not such a state; the states before it were restored.
+        ValueError, TypeError, RuntimeError: The state is invalid. The states before it were already restored.
     """
     if "torch" in saved:
         torch.set_rng_state(cast("torch.Tensor", saved["torch"]))

@@ -1,4 +1,4 @@
-"""Suspicions of this rank from finite values, and the steps that are computed again because of them."""
+"""Suspicions from finite values on this rank, and the recomputation of the steps concerned."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from ckpttool.guard.capture.compute import Recompute
 
 _SUSPICIOUS = frozenset({GuardEventKind.SDC_STRIKE, GuardEventKind.REPLICAS_DISAGREE})
-"""Events of finite values that make a rank suspicious. A wrong matrix product is computed again on its own."""
+"""Events about finite values that make a rank suspicious. A wrong matrix product is recomputed separately."""
 
 
 class Recheck:
-    """The next step to compute again, and the trainer's function for it."""
+    """The next step to recompute, and the trainer's function for it."""
 
     def __init__(self) -> None:
         self.recompute: Recompute | None = None
-        """A trainer's own function to compute a micro-batch again, unless the user's settings have one."""
+        """A trainer's own function for recomputing a micro-batch, unless the user's settings have one."""
         self.is_running = False
-        """Whether a step is being computed again: its forward and backward passes are not the training's."""
+        """Whether a step is being recomputed, so that forward and backward passes do not belong to the training run."""
         self._suspicions: list[tuple[GuardEventKind, Step]] = []
 
     def note(self, kind: GuardEventKind, step: Step, values: Mapping[str, EventValue], *, rank: int) -> None:
-        """Take an event of the guard; of a known rank it is a suspicion on that rank only."""
+        """Record an event of the guard. If the event names a rank, only that rank becomes suspicious."""
         if kind is GuardEventKind.TRANSIENT:
             self._suspicions.append((GuardEventKind.RECOMPUTED, step))
         if kind not in _SUSPICIOUS:
@@ -37,18 +37,18 @@ class Recheck:
             self._suspicions.append((kind, step))
 
     def forget(self) -> None:
-        """Drop the suspicions: a capture shows more than a comparison."""
+        """Discard the suspicions, because a capture shows more than a comparison."""
         self._suspicions.clear()
 
     def run(self, step: Step, recheck: Callable[[GuardEventKind, Step], bool | None]) -> None:
-        """Compute the current step again if there is a suspicion, or if it is the control of an earlier step.
+        """Recompute the current step if there is a suspicion, or as the control for an earlier step.
 
-        After a recomputation with another result, the next step is the control: if that differs, too, the recomputation
-        is not the same computation as the training's.
+        If a recomputation gives another result, the next step is the control. If the control differs too, the
+        recomputation is not the same computation as in training.
 
         Args:
             step: The current step.
-            recheck: Takes a suspicion and its step, and returns whether the result is another one; None: unknown.
+            recheck: Function of a suspicion and its step. Returns whether the result differs, or None if unknown.
         """
         suspicions, self._suspicions = self._suspicions, []
         if not suspicions:
@@ -59,7 +59,7 @@ class Recheck:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Mark forward and backward passes inside as not the training's."""
+        """Mark forward and backward passes inside the context as not part of training."""
         self.is_running = True
         try:
             yield

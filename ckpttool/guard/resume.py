@@ -1,4 +1,4 @@
-"""Exact resume from a save: weights, optimizer, data and random numbers bit for bit."""
+"""Exact resume from a save: weights, optimizer, data and random numbers continue bit for bit."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ _STATE_LIMIT = ByteCount(1 << 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The save to continue from, as rank 0 chose it for all ranks."""
+    """The save to continue from, as chosen by rank 0 for all ranks."""
 
     root: str
-    """The checkpoint tree."""
+    """Path of the checkpoint tree."""
     file: str
     """Name of rank 0's file."""
     left_out: int = 0
-    """Batches after the save that the plan skips."""
+    """Number of batches after the save that the plan skips."""
 
 
 class Resumed:
     """The point at which a training run continues."""
 
     def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
-        """Store the loaded state; None: no save, so training starts from scratch."""
+        """Store the loaded state, or None if there is no save and training starts from scratch."""
         progress = None if shard is None else shard.progress
         self.checkpoint = None if shard is None else shard.checkpoint
-        """Name of the save; None if training starts from scratch."""
+        """Name of the save, or None if training starts from scratch."""
         self.step = 0 if progress is None else int(progress.step)
-        """Batches consumed so far, applied or dropped."""
+        """Number of batches consumed so far, whether their updates were applied or dropped."""
         self.applied = 0 if progress is None else progress.applied
-        """Updates applied so far."""
+        """Number of updates applied so far."""
         self.epoch = 1 if progress is None else progress.epoch
-        """The epoch in which the training continues, from 1."""
+        """The epoch in which training continues, from 1."""
         self.is_checked = shard is not None and shard.is_checked
         """Whether every loaded byte matches a certificate or a seal."""
         self.left_out = left_out
-        """Batches after the save that the plan skips because they are bad; `batches` still has to skip them."""
+        """Number of bad batches after the save that the plan skips. `batches` still has to skip them."""
         self._rng = rng
 
     def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
-        """Iterate over a loader: the first time over the rest of its epoch, with the saved random numbers.
+        """Iterate over a loader. The first iteration covers the rest of the epoch, with the saved random numbers.
 
-        The batches that the plan skips are loaded and discarded first, even into the next epoch.
+        The batches that the plan skips are loaded and discarded first, even in the next epoch.
 
         Creating an iterator draws random numbers, so it is created before the generators are restored. A loader whose
         `__iter__` is a generator creates nothing before its first batch, so its draws are repeated then.
@@ -86,39 +86,34 @@ class Resumed:
 
 
 class Indexed(Protocol[Item_co]):
-    """A data set whose items have numbers."""
+    """A data set with an index for each item."""
 
-    def __getitem__(self, index: int, /) -> Item_co:
-        """Return an item."""
-        ...
+    def __getitem__(self, index: int, /) -> Item_co: ...
 
-    def __len__(self) -> int:
-        """Return the number of items."""
-        ...
+    def __len__(self) -> int: ...
 
 
 class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
     """A data set whose random augmentation depends only on seed, epoch and index, not on the worker.
 
-    No checkpoint has the random numbers of workers: without this, a resumed training augments differently.
+    No checkpoint contains the random-number state of workers, so without this class a resumed run augments differently.
     """
 
     def __init__(self, dataset: Indexed[Item_co], seed: int) -> None:
-        """Wrap a data set; call `set_epoch` before each epoch, as for a sampler."""
+        """Wrap a data set. Call `set_epoch` before each epoch, as with a sampler."""
         self._dataset = dataset
         self._seed = seed
         self._epoch = 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Use other random numbers than in other epochs. Workers that outlive an epoch do not see the change."""
+        """Set the epoch, which changes the random numbers. Workers that outlive an epoch do not see the change."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Item_co:
-        """Return an item created with its own random numbers; those of the process are restored."""
+        """Return an item created with its own random numbers. The random-number state of the process is restored."""
         import random
 
         import numpy as np
@@ -145,15 +140,15 @@ def resume(
     """Load a save into the objects of a training run. Every rank must call it.
 
     Args:
-        objects: The objects of the run; after an error they may be partially loaded.
+        objects: The objects of the run. After an error they may be partially loaded.
         layout: The layout of the save.
-        choose: Called only on rank 0, with the number of ranks; returns None if no save exists.
-        fresh_ok: Start from scratch if no save exists.
-        group: The ranks of the training; None: all.
+        choose: Called only on rank 0 with the number of ranks. Returns None if there is no save.
+        fresh_ok: Start from scratch if there is no save.
+        group: The ranks of the training run, or None for all.
 
     Raises:
         NothingToResumeError: There is nothing to continue from.
-        CkptToolError: On every rank, the error of the rank that could not load.
+        CkptToolError: A rank could not load the save. Every rank raises the error of that rank.
     """
     ranks = Ranks(group, objects.device)
     chosen = _for_all(ranks, group, lambda: choose(ranks.count))
@@ -223,7 +218,7 @@ def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
 
 
 def _content(path: str) -> tuple[memoryview, FileDigest]:
-    """Read a file into memory, and digest it on the way."""
+    """Read a file into memory, and compute its digest at the same time."""
     digest = FileDigest()
     with open(path, "rb", buffering=0) as file:
         size = file.seek(0, 2)
@@ -260,7 +255,7 @@ _COPIED_BY_TORCH = ("model", "optimizer", "rng")
 
 
 def _own_memory(tree: Tree) -> Tree:
-    """Copy the parts that the training keeps, so that the complete file can be freed."""
+    """Copy the parts that training continues to use, so that the complete file can be freed."""
 
     def own(value: object) -> object:
         copies: dict[int, Tensor] = {}  # one copy per tensor, wherever it occurs
@@ -279,7 +274,7 @@ Answer = TypeVar("Answer")
 
 
 def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
-    """Run on rank 0, and return the result on every rank; an error is raised on every rank."""
+    """Run a function on rank 0, and return the result on every rank. An error is raised on every rank."""
     if ranks.count == 1:
         return ask()
     answers: list[Any] = [None]
@@ -297,7 +292,7 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
 
 
 def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
-    """Run on every rank; an error on one is raised on all, so that none waits for another."""
+    """Run a function on every rank. An error on one rank is raised on all, so that no rank waits for another."""
     if ranks.count == 1:
         return work()
     done: Answer | None = None

@@ -1,11 +1,11 @@
 """The state of a training run as tensors and plain JSON, bit for bit and without a pickle.
 
-`spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
-devices. Reading a class back would mean importing it by a name from a file. So any other type is `Unsaveable`, with its
-path, before a byte is written. `read` rebuilds the value, from a file that is not trusted.
+`spell` accepts dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
+devices. Reading any other class back would require importing it by a name from a file. Other types therefore raise
+`Unsaveable`, with their path, before a byte is written. `read` rebuilds the value from a file that is not trusted.
 
-In the JSON a list is a list and every object is a tag with its content, so a user's key is never mistaken for a tag.
-The order of keys is the dict's own: the JSON must not be sorted when it is written.
+A JSON list represents a list. Every JSON object is a tag with its content, so a user's key is never mistaken for a tag.
+Keys keep the order of the dict, so the JSON must not be sorted when it is written.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 MAX_DEPTH = 24
-"""Greatest depth of containers. `parse_json` reads 64 brackets: a container needs two, and a record has its own."""
+"""Greatest depth of containers. `parse_json` reads 64 brackets: a container needs two, and a record adds its own."""
 
 _ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
-"""The types of numpy arrays that can be encoded; never `O`, because objects are pickles."""
+"""The types of numpy arrays that can be encoded. `O` is excluded, because objects are pickles."""
 
 _LONGEST_INTEGER = 10_000  # bits: Python itself reads no more than 4,300 digits
 _MOST_EMPTY = 4  # greatest ratio of a tensor's memory to its elements; above it the elements are stored in order
@@ -61,15 +61,14 @@ _Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...
 
 
 class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
-    """A value that cannot be encoded without a pickle.
+    """Error for a value that cannot be encoded without a pickle.
 
     Attributes:
-        path: Its place, such as `model.layers[3]`; '' for the complete value.
+        path: Its place, such as `model.layers[3]`, or "" for the complete value.
         reason: Its type, or why it cannot be encoded.
     """
 
     def __init__(self, path: str, reason: str) -> None:
-        """Store its path and its type."""
         super().__init__(f"{path or 'the value'}: {reason}")
         self.path = path
         self.reason = reason
@@ -77,12 +76,12 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedValue:
-    """A value, split into two parts."""
+    """A value, split into tensors and JSON."""
 
     tensors: dict[str, torch.Tensor]
-    """Tensors by name: detached, on their device, sharing memory with the value. Each tensor occurs once."""
+    """Tensors by name. They are detached, stay on their device, and share memory with the value. Each occurs once."""
     tree: Json
-    """The rest, with the tensors' names in their places."""
+    """The rest of the value, with the names of the tensors in their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class Sharded:
     """Strides of the complete tensor, in elements."""
     mesh_shape: tuple[int, ...]
     mesh_names: tuple[str, ...]
-    """Names of the mesh's dimensions; empty if they have none."""
+    """Names of the mesh's dimensions. Empty if they have no names."""
     placements: tuple[str, ...]
     """One entry per dimension of the mesh: `shard:N` or `replicate`."""
     device_type: str
@@ -107,7 +106,7 @@ def spell(value: object, prefix: str = "") -> EncodedValue:
 
     Args:
         value: Any nesting of the types in the module's docstring.
-        prefix: Prefix of every tensor's name; the rest is its path, joined by dots.
+        prefix: Prefix of every tensor's name. The rest of the name is its path, joined by dots.
 
     Raises:
         Unsaveable: A value in it cannot be encoded. Nothing was copied yet.
@@ -118,7 +117,7 @@ def spell(value: object, prefix: str = "") -> EncodedValue:
 
 
 class _Speller:
-    """Encodes one value."""
+    """Encoder for one value."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -231,7 +230,7 @@ class _Speller:
         return {tag: self._named(content, path, content), "of": kind, "shape": list(array.shape)}
 
     def _named(self, tensor: torch.Tensor, path: str, identity: object) -> str:
-        """Return the name of a tensor: that of the first place with the same elements."""
+        """Return the name of a tensor, which comes from the first place with the same elements."""
         if identity in self._names:
             return self._names[identity]
         name, count = _text(path, "") or "value", 1
@@ -250,7 +249,7 @@ def _type_name(value: object) -> str:
 
 
 def _below(path: str, key: object) -> str:
-    """Return the path of a dict's value."""
+    """Return the path of a value in a dict."""
     if isinstance(key, str):
         name = key
     elif isinstance(key, (bool, float, bytes)):
@@ -269,10 +268,10 @@ def _short(value: int, path: str) -> int:
 
 
 def _text(value: str, path: str) -> str:
-    """Return a text that a file can represent.
+    """Return the text if a file can represent it.
 
     Raises:
-        Unsaveable: It has half of a surrogate pair, which UTF-8 cannot represent.
+        Unsaveable: The text has half of a surrogate pair, which UTF-8 cannot represent.
     """
     try:
         value.encode("utf-8")
@@ -282,7 +281,7 @@ def _text(value: str, path: str) -> str:
 
 
 def _float_word(value: float) -> str:
-    """Encode a float that JSON cannot represent; a NaN with an unusual payload by its bits."""
+    """Encode a float that JSON cannot represent. A NaN with an unusual payload is encoded by its bits."""
     text, bits = str(value), struct.pack(">d", value)
     return text if struct.pack(">d", float(text)) == bits else bits.hex()
 
@@ -294,7 +293,7 @@ def _array_type(dtype: np.dtype[Any], path: str) -> str:
 
 
 def _identity(tensor: torch.Tensor) -> object:
-    """Return an identity that two tensors share exactly if they have the same elements in the same order."""
+    """Return a value that is equal for two tensors exactly if they have the same elements in the same order."""
     if not tensor.numel():
         return object()  # nothing to share
     first = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
@@ -302,7 +301,7 @@ def _identity(tensor: torch.Tensor) -> object:
 
 
 def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether no two elements overlap, except repeated dimensions, and few places are empty."""
+    """Return whether no elements overlap, except in repeated dimensions, and few places in memory are unused."""
     steps = sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step)
     extent = 1
     for step, length in steps:
@@ -313,18 +312,18 @@ def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
-    """The tree was not written by `spell`: it is damaged, or from another source."""
+    """Error for a tree that is damaged or was not written by `spell`."""
 
 
 def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
-    """Rebuild a value from the output of `spell`; shared tensors are shared again.
+    """Rebuild a value from the output of `spell`. Tensors that were shared are shared again.
 
     Args:
-        tree: A tree like `EncodedValue.tree`; a tree from a file is not trusted.
+        tree: A tree like `EncodedValue.tree`. A tree from a file is not trusted.
         tensors: Tensors by name. They are used without a copy.
 
     Returns:
-        The value; a `Sharded` where a `DTensor` was.
+        The value, with a `Sharded` in place of each `DTensor`.
 
     Raises:
         UnreadableState: The tree is not an output of `spell`, or a tensor is missing or of another type.
@@ -333,7 +332,7 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
 
 
 class _Reader:
-    """Decodes one untrusted tree."""
+    """Decoder for one untrusted tree."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -404,7 +403,7 @@ class _Reader:
                 raise UnreadableState(f"an object that begins with {tag!a:.40} is not one that ckpttool writes")
 
     def _tensor(self, tree: JsonObject) -> torch.Tensor:
-        """Return a tensor; the same object for the same tensor."""
+        """Return a tensor, as the same object each time."""
         grad = "requires_grad" in tree and get_bool(tree, "requires_grad")
         strided = (_integers(tree, "shape"), _integers(tree, "stride")) if "stride" in tree else None
         same = (get_str(tree, "tensor"), grad, strided, "complex" in tree)

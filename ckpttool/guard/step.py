@@ -73,19 +73,22 @@ _ALARMS = {
         "running means changed, a loss that is not finite is not detected, and nothing is saved for a replay"
     ),
 }
-"""Advice for the training, by the alarm's name."""
+"""Advice about the training code, by the name of the alarm."""
 
 
 GUARDED: WeakSet[Optimizer] = WeakSet()
-"""The optimizers with a guard: a second guard of one optimizer would decide about the same updates."""
+"""The optimizers with a guard. A second guard of one optimizer would decide about the same updates."""
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it ends a training, but is not an error in it
-    """So many consecutive updates were dropped that the weights are bad. The last update was also dropped."""
+    """Error raised when so many consecutive updates were dropped that the weights are bad.
+
+    The last update was also dropped.
+    """
 
 
 class MicroBatch:
-    """The context around forward and backward of one micro-batch; an exception inside passes through."""
+    """Context for the forward and backward passes of one micro-batch. Exceptions pass through."""
 
     def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
         """Store the guard, the batch as the model receives it, and its number in the epoch."""
@@ -104,13 +107,13 @@ class MicroBatch:
         self._batch = None  # a loop variable may keep this object
 
     def loss(self, loss: Tensor) -> Tensor:
-        """Record the loss, as passed to `backward`, and return it: nothing waits for the device."""
+        """Record the loss, as passed to `backward`, and return it without waiting for the device."""
         self._guard.take_loss(loss)
         return loss
 
 
 class Guard:
-    """Drops harmful updates, without a trace in weights, optimizer or buffers.
+    """Guard that drops harmful updates, without a trace in weights, optimizer or buffers.
 
     In a plain loop:
 
@@ -124,13 +127,13 @@ class Guard:
             optimizer.step()
             optimizer.zero_grad()
 
-    It raises only `GuardStop`: a failure inside is reported as an event, and the update is applied.
+    It raises only `GuardStop`. A failure inside the guard is reported as an event, and the update is applied.
     """
 
     switched_on = "code"
-    """How the guard was switched on: by the training code, or by the environment variable."""
+    """How the guard was switched on: by the training code or by the environment variable."""
     limit: float | None = None
-    """The norm to which a trainer that drops updates itself has to clip the last one; None: the policy set none."""
+    """The norm to clip the last update to, for a trainer that drops updates itself. None if the policy set no norm."""
 
     def __init__(  # noqa: PLR0913, PLR0915  all have defaults, and callers name them; it makes the parts of a guard
         self,
@@ -155,29 +158,31 @@ class Guard:
     ) -> None:
         """Register the guard on an optimizer.
 
-        If the environment requests the replay of a captured step, the guard makes it the first step of the training,
-        and writes no events and captures.
+        If the environment requests the replay of a captured step, the guard makes it the first step of the training
+        run, and writes no events and captures.
 
         Args:
             model: The trained model, wrapped or not.
-            optimizer: The optimizer, with one guard per optimizer; several may share a model.
-            output: The training's output folder: events go into `guard` in it; None: only to `sinks`.
-            policy: The updates to drop or to clip; None: only non-finite ones.
-            mode: `act`, or `watch`: nothing is dropped, and events show the updates that would have been dropped.
-            count_threshold: Number of consecutive drops that ends the training.
-            scaler: The scaler of the loss, which handles its own overflows. A scaler that is not passed is found at its
+            optimizer: The optimizer. Use one guard per optimizer. Several optimizers may share a model.
+            output: The run's output folder. Events are written to `guard` in it. If None, they go only to `sinks`.
+            policy: Decides which updates to drop or to clip. If None, only non-finite updates are dropped.
+            mode: `act`, or `watch` to drop nothing and report the updates that would have been dropped.
+            count_threshold: Number of consecutive drops that ends the training run.
+            scaler: The loss scaler, which handles its own overflows. If it is not passed, it is found at its
                 first update.
-            features: The detector for feature values of gradients, or its settings in the form of `NPU_ASD_CONFIG`;
-                None: the environment's `NPU_ASD_CONFIG`; an empty text: no check.
-            patrol: Interval in steps of the check of matrix products; 0: only after a strike of `features`.
-            on_abnormal: The reaction to a wrong product: `warn`, an event, or `stop`, the end of the training.
-            replica_every: Number of steps between two comparisons of the weights that DDP keeps equal on all ranks; 0:
-                never.
-            capture: The data to capture of a non-finite step, in `guard/captures` of the output folder; None: nothing.
-            group: The ranks that train this model together; None: all.
+            features: The detector for feature values of gradients, or its settings in the form of `NPU_ASD_CONFIG`. If
+                None, the environment's `NPU_ASD_CONFIG` is used. If empty, nothing is checked.
+            patrol: Interval in steps of the check of matrix products, or 0 to check only after a strike of `features`.
+            on_abnormal: The reaction to a wrong product: `warn` for an event, or `stop` to end the training run.
+            replica_every: Interval in steps of the comparison of the weights that DDP keeps equal on all ranks, or 0
+                for never.
+            capture: The data to capture of a non-finite step, in `guard/captures` of the output folder. If None,
+                nothing is captured.
+            group: The ranks that train this model together, or None for all.
             sinks: Further receivers of events.
             step: Number of steps that the training run did before.
-            stop_on_capture: Whether the first capture with weights ends the training, before another step changes them.
+            stop_on_capture: Whether the first capture with weights ends the training run, before another step changes
+                them.
             trainer_drops: Whether the trainer calls `decide` and drops the update if that returns False, as engines do
                 that own their gradients. The guard then neither hooks into the optimizer nor changes a gradient.
 
@@ -192,16 +197,16 @@ class Guard:
         if self.mode is GuardMode.ACT and not trainer_drops:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
-        """Number of steps so far, applied or not: the number of the last step."""
+        """Number of the last step, which counts applied and dropped updates."""
         self._began = self.step  # here, or at the restored step
         self.applied = True
         """Whether the last update was applied. Check it if the learning rate must not advance after a drop."""
         self.on_stop: Callable[[GuardStop], None] | None = None
-        """Called instead of raising `GuardStop`, for trainers that end in another way."""
+        """Callback to use instead of raising `GuardStop`, for trainers that end in another way."""
         self.recheck = Recheck()
-        """The suspicious steps that are computed again."""
+        """The suspicious steps to recompute."""
         self.embedding = EmbeddingNorm()
-        """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
+        """The norm of the embedding's gradient, used for the health of saves if a writer names an embedding."""
         encode_batch = None if capture is None else capture.encode_batch
         if os.environ.get(REPLAY_VARIABLE):
             output = capture = None
@@ -240,14 +245,14 @@ class Guard:
 
     @property
     def sinks(self) -> list[Emit]:
-        """Receivers of events besides the file, first the log of the training run; more can be added.
+        """Receivers of events besides the file. The first is the log of the training run, and more can be added.
 
         A sink that raises three times is removed.
         """
         return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
-        """Return the context for forward and backward of a batch; `index` is its number in the epoch."""
+        """Return the context for the forward and backward passes of a batch. `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
 
     def _requested_replay(self, encode_batch: Callable[[object], object] | None) -> ScriptReplay | None:
@@ -264,30 +269,33 @@ class Guard:
 
     @property
     def replayed_index(self) -> int | None:
-        """Number in its epoch of the captured batch that is replayed now; None if it is unknown, or none is."""
+        """Number in its epoch of the captured batch that is replayed now.
+
+        None if it is unknown, or without a replay.
+        """
         return None if self._replay is None else self._replay.index
 
     def _set_step(self, step: int) -> None:
         self.step = Step(step)
 
     def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
-        """Take the scaler of the loss, if none is known; it handles its own overflows."""
+        """Set the loss scaler, which handles its own overflows, unless one is already known."""
         self._scaling.use(scaler)
 
     def may_clip(self, parameters: AbstractSet[int]) -> bool:
-        """Return whether `clip_` replaces a clipping of parameters, before the decision on their update.
+        """Return whether `clip_` can replace the clipping of these parameters before the decision on their update.
 
         Args:
-            parameters: The identities of the clipped parameters with a gradient.
+            parameters: The ids of the clipped parameters with a gradient.
         """
         if not self._is_open or self._is_decided:
             return False
         return parameters == {id(parameter) for parameter in self._updated.current() if parameter.grad is not None}
 
     def clip_(self, max_norm: float) -> Tensor:
-        """Compute the norm of all gradients, decide on the update, and clip if it is applied.
+        """Compute the norm of all gradients, decide on the update, and clip the gradients if it is applied.
 
-        Call it after the last backward of a step, and after `scaler.unscale_`.
+        Call it after the last backward pass of a step, and after `scaler.unscale_`.
 
         Returns:
             The norm before clipping, as `torch.nn.utils.clip_grad_norm_` does.
@@ -312,7 +320,7 @@ class Guard:
         """Decide on the update by a norm that the trainer computed over all of its ranks before clipping.
 
         Returns:
-            Whether it is applied.
+            Whether the update is applied.
 
         Raises:
             GuardStop: Too many updates in a row were dropped.
@@ -334,7 +342,7 @@ class Guard:
     # State in checkpoints.
 
     def saved(self) -> JsonObject:
-        """Return the complete state: plain JSON, for a checkpoint."""
+        """Return the complete state as plain JSON, for a checkpoint."""
 
         def state(call: Callable[[], Json]) -> Json:
             return self._contain.run(Part.STATE, call, always=True)
@@ -348,7 +356,7 @@ class Guard:
         }
 
     def restore(self, saved: Json) -> None:
-        """Restore the output of `saved`; None: nothing was saved. An event reports losses."""
+        """Restore the output of `saved`, or do nothing for None. Lost state is reported as an event."""
         try:
             record = as_object(saved)
             self.step = self._began = Step(get_optional_int(record, "step") or self.step)
@@ -371,14 +379,14 @@ class Guard:
     # Events.
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Send an event to the file and all sinks, also for writers and resumes."""
+        """Send an event to the file and to all sinks. Writers and resumes use it too."""
         self._events.tell(kind, step=step, **values)
         if kind is GuardEventKind.TRANSIENT:
             self._checks.look_closer(step)
         self.recheck.note(kind, step, values, rank=self._ranks.own)
 
     def _begin_file(self) -> EventFile | None:
-        """Begin the event file. Called at the first event: by then the process group exists."""
+        """Open the event file. Called at the first event, when the process group exists."""
         if self._output is None:
             return None
         try:
@@ -402,14 +410,14 @@ class Guard:
             self._events.tell(GuardEventKind.ALARM, step=step, name=name, message=_ALARMS[name])
 
     def close(self) -> None:
-        """Write the remaining events; the end of the process does the same."""
+        """Write the remaining events. The end of the process does the same."""
         self.end()  # a micro-batch may have begun and never ended
         self._events.close()
 
     # Micro-batches.
 
     def begin(self, batch: object, index: int | None = None) -> None:
-        """Begin a micro-batch, and with the first micro-batch the step. Called by `MicroBatch`."""
+        """Begin a micro-batch. The first micro-batch also begins the step. Called by `MicroBatch`."""
         if self._is_repeated or self.recheck.is_running:
             return
         has_scaler = self._scaling.scaler is not None
@@ -431,11 +439,11 @@ class Guard:
 
     @property
     def current_micro_batch(self) -> Remembered | None:
-        """The last micro-batch that was stored for a capture; None without one."""
+        """The last micro-batch that was stored for a capture, or None."""
         return self._memory.micro_batches[-1] if self._memory is not None and self._memory.micro_batches else None
 
     def end(self) -> None:
-        """End a micro-batch: nothing of the guard stays on the model. Called by `MicroBatch`."""
+        """End a micro-batch, and remove the guard's hooks from the model. Called by `MicroBatch`."""
         self._checks.leave()
         if self._memory is not None and self._memory.is_hooked:
             self._contain.run(Part.MEMORY, self._memory.leave, always=True)
@@ -453,19 +461,19 @@ class Guard:
     # The decision.
 
     def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
-        """Compute the norm; it replaces the trainer's own computation, so its time does not count as the guard's."""
+        """Compute the norm. It replaces the trainer's own computation, so its time does not count as the guard's."""
         if self._updated.are_sharded:
             return total_norm(parameters)  # involves all ranks, so it raises its errors as torch's own function does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
 
     def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
-        """Decide, and return the norm to which the policy clips; None: it does not clip.
+        """Decide on the update, and return the norm to which the policy clips, or None if it does not clip.
 
         Errors are caught everywhere except in collective operations, so that every rank reaches these in every step.
 
         Args:
-            norm: Norm of all gradients, before clipping; None if it could not be computed.
-            scale: Factor of gradients that a fused update unscales itself.
+            norm: Norm of all gradients before clipping, or None if it could not be computed.
+            scale: Loss scale of gradients that a fused update unscales itself.
         """
         if self._is_repeated:
             return None
@@ -510,7 +518,7 @@ class Guard:
         return decision.limit
 
     def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
-        """Read this rank's numbers, for which the host waits for the device; None if that fails."""
+        """Read this rank's numbers, or return None if that fails. The host waits for the device."""
         squares = None
         if self.embedding.is_watched:
             squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
@@ -547,7 +555,7 @@ class Guard:
         return Decision(action=Action.SKIP if must_wait else Action.APPLY)
 
     def _culprits(self, reading: Reading | None, agreed: Agreement) -> list[int]:
-        """Return the ranks whose own numbers are not finite. All ranks must call it, or no rank."""
+        """Return the ranks whose own numbers are not finite. Either all ranks must call it, or none."""
         if agreed.is_finite or self._contain.is_off:
             return []
         own_are_finite = self._features.own_are_finite()
@@ -580,7 +588,7 @@ class Guard:
         self._norms_agreed = not agreed.norms_differ  # reported once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Do less if the guard is too slow for too long. Only work without other ranks is dropped."""
+        """Do less if the guard is too slow for too long. Only work that involves no other rank is dropped."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
@@ -616,7 +624,10 @@ class Guard:
     # The capture of a step that is not finite.
 
     def _captures(self) -> CaptureStore:
-        """Return the captures of this rank. Created on first use: the process group may be created after the guard."""
+        """Return the captures of this rank.
+
+        Created on first use, because the process group may be created after the guard.
+        """
         if self._store is None:
             self._store = CaptureStore(
                 os.path.join(self._output or "", EVENTS_FOLDER),
@@ -630,7 +641,7 @@ class Guard:
         return self._store
 
     def drew(self, loader: int, item: object) -> None:
-        """Store an item of a data loader, which may have values that the model does not get."""
+        """Store an item of a data loader, which may contain values that the model does not receive."""
         if (memory := self._memory) is not None:
             self._contain.run(Part.MEMORY, lambda: memory.drew(loader, item))
 
@@ -640,7 +651,7 @@ class Guard:
             self._contain.run(Part.MEMORY, self._memory.evaluated)
 
     def _examine(self, step: Step, agreed: Agreement, culprits: Sequence[int]) -> bool:
-        """Capture a non-finite step, or compute a suspicious one again; return whether this ends the training."""
+        """Capture a non-finite step, or recompute a suspicious one. Return whether this ends the training run."""
         if not agreed.is_finite:
             return self._capture(step, culprits)
         self._recheck(step)
@@ -649,14 +660,14 @@ class Guard:
     def _capture(self, step: Step, culprits: Sequence[int]) -> bool:
         """Capture the stored step, without a lasting change of weights, gradients and buffers.
 
-        All ranks must call it, or no rank.
+        Either all ranks must call it, or none.
 
         Args:
             step: The step.
-            culprits: The ranks whose own values were not finite; empty if unknown.
+            culprits: The ranks whose own values were not finite. Empty if unknown.
 
         Returns:
-            Whether this ends the training: there is a new capture with weights, on any rank.
+            Whether this ends the training run, because any rank has a new capture with weights.
         """
         self.recheck.forget()
         if self._memory is None:
@@ -673,7 +684,7 @@ class Guard:
         return self._stops_on_capture and any(self._ranks.gather(int(is_captured)))
 
     def _recheck(self, step: Step) -> None:
-        """Compute the stored step again if this rank is suspicious, and compare the results."""
+        """Recompute the stored step if this rank is suspicious, and compare the results."""
 
         def recheck(suspicion: GuardEventKind, of_step: Step) -> bool | None:
             return self._with_memory(
@@ -683,7 +694,7 @@ class Guard:
         self.recheck.run(step, recheck)
 
     def _with_memory(self, call: Callable[[StepMemory], T]) -> T | None:
-        """Compute or write the stored step; that does not count as the cost of an ordinary step."""
+        """Call a function with the stored step, without counting its time as the cost of an ordinary step."""
         if (memory := self._memory) is None:
             return None
         with self.recheck.running():
@@ -706,7 +717,10 @@ class Guard:
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Drop the gradients if decided so. `args[0]` is the optimizer; a closure computes them only now."""
+        """Drop the gradients if that was decided.
+
+        `args[0]` is the optimizer. A closure computes the gradients only now.
+        """
         if callable(closure := kwargs.get("closure")):
             return args, {**kwargs, "closure": self._guarded(closure)}
         if len(args) > 1 and callable(args[1]):
@@ -735,7 +749,7 @@ class Guard:
         return guarded
 
     def _ready(self) -> None:
-        """Decide, unless `clip_` or `decide` did, and drop the gradients if decided so."""
+        """Decide, unless `clip_` or `decide` already did, and drop the gradients if that is the decision."""
         if not self._scaling.has_looked and self._contain.run(Part.STATE, self._scaling.finds):
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
@@ -756,7 +770,7 @@ class Guard:
 
 
 def _is_last(hook: RemovableHandle) -> bool:
-    """Return whether a hook runs after all others of its kind."""
+    """Return whether a hook runs after all other hooks of its kind."""
     hooks = hook.hooks_dict_ref()
     return hooks is not None and next(reversed(hooks), None) == hook.id
 

@@ -1,4 +1,4 @@
-"""The settings of a guard that is switched on without code, by `ckpttool guard run` or the environment."""
+"""The settings of a guard that is switched on without code changes, by `ckpttool guard run` or the environment."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 VARIABLE = "CKPTTOOL_GUARD"
-"""`OUTPUT[,NAME=VALUE]…`: the output folder of the training, and settings of the guard."""
+"""Variable of the form `OUTPUT[,NAME=VALUE]…`: the run's output folder, and settings of the guard."""
 
 REPLAY_VARIABLE = "CKPTTOOL_GUARD_REPLAY"
-"""`CAPTURE[,stop=before|after][,continue=true]`: the first step of the training is this captured one."""
+"""Variable of the form `CAPTURE[,stop=before|after][,continue=true]`: the captured step to begin the run with."""
 
 _EXAMPLE = f"{VARIABLE}=output,policy=zscore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """The settings of a guard that is switched on without code."""
+    """The settings of a guard that is switched on without code changes."""
 
     output: str
-    """The training's output folder."""
+    """The output folder of the training run."""
     policy: str = ""
-    """Name of the policy: zscore, skip, zclip or olmo; empty: only updates that are not finite are dropped."""
+    """Name of the policy: zscore, skip, zclip or olmo. If empty, only non-finite updates are dropped."""
     threshold: float | None = None
     """Threshold of the policy."""
     mode: str = "act"
     """`act` or `watch`."""
     features: str | None = None
-    """In the form of `NPU_ASD_CONFIG`; None: that variable; empty: no check of gradients."""
+    """Settings in the form of `NPU_ASD_CONFIG`. If None, that variable is used. If empty, gradients are not checked."""
     patrol: int = 0
-    """Interval in steps of the check of matrix products; 0: never."""
+    """Interval in steps of the check of matrix products, or 0 for never."""
     on_abnormal: str = "warn"
     """The reaction to a wrong product: `warn` or `stop`."""
     stop_on_capture: bool = False
-    """Whether the first full capture ends the training."""
+    """Whether the first full capture ends the training run."""
 
     @classmethod
     def parsed(cls, text: str) -> Switch:
-        """Parse the value of the variable; a setting that contains commas continues up to the next `NAME=`.
+        """Parse the value of the variable. A setting that contains commas continues up to the next `NAME=`.
 
         Raises:
             UsageError: A setting is unknown or has a wrong value.
@@ -68,7 +68,7 @@ class Switch:
 
     @classmethod
     def of(cls, **texts: str) -> Switch:
-        """Convert settings from text, as in the variable and the options.
+        """Convert settings from text, as used in the variable and the options.
 
         Raises:
             UsageError: A value is not a number, or is unknown.
@@ -87,10 +87,10 @@ class Switch:
         return switch
 
     def assert_valid(self) -> None:
-        """Check the settings without torch.
+        """Check the settings without importing torch.
 
         Raises:
-            UsageError: One is not valid.
+            UsageError: A setting is not valid.
         """
         for name, choices in (("mode", ("act", "watch")), ("on_abnormal", ("warn", "stop"))):
             if getattr(self, name) not in choices:
@@ -107,7 +107,7 @@ class Switch:
         return policy_of(self.policy, PolicySettings(threshold=self.threshold))
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `Guard` besides model, optimizer, scaler and step."""
+        """Return the arguments of `Guard` other than model, optimizer, scaler and step."""
         return {
             "output": self.output,
             "policy": self._policy() if self.policy else None,
@@ -119,7 +119,6 @@ class Switch:
         }
 
     def __str__(self) -> str:
-        """Return the value of the variable."""
         values = ((field, getattr(self, field.name)) for field in fields(self)[1:])
         parts = [
             f"{field.name}={'true' if value is True else value}" for field, value in values if value != field.default
@@ -135,18 +134,18 @@ def _flag(name: str, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySwitch:
-    """The request to begin a training with a captured step."""
+    """The request to begin a training run with a captured step."""
 
     capture: str
-    """A capture, or a folder with one."""
+    """Path of a capture, or of a folder that contains one."""
     stop: str = ""
-    """`before` or `after`: open a debugger before the first forward pass, or after the last backward pass."""
+    """`before` or `after`, to open a debugger before the first forward pass or after the last backward pass."""
     goes_on: bool = False
-    """Whether the training continues after the step."""
+    """Whether training continues after the step."""
 
     @classmethod
     def parsed(cls, text: str) -> ReplaySwitch:
-        """Parse the value of the variable; the settings follow the path, which may have commas.
+        """Parse the value of the variable. The settings follow the path, which may contain commas.
 
         Raises:
             UsageError: A value is not known.
@@ -167,15 +166,14 @@ class ReplaySwitch:
         return cls(capture=text, stop=stop, goes_on=goes_on)
 
     def __str__(self) -> str:
-        """Return the value of the variable."""
         stop = f",stop={self.stop}" if self.stop else ""
         return f"{self.capture}{stop}{',continue=true' if self.goes_on else ''}"
 
 
 def switch_of(environ: Mapping[str, str]) -> Switch | None:
-    """Return the settings of an environment; None if the guard is not switched on there.
+    """Return the settings of an environment, or None if it does not switch the guard on.
 
-    A replay alone switches it on as well; it writes nothing, so that the output folder does not matter.
+    A replay alone also switches the guard on. It writes nothing, so the output folder does not matter.
 
     Raises:
         UsageError: A setting is not valid.
@@ -186,13 +184,13 @@ def switch_of(environ: Mapping[str, str]) -> Switch | None:
 
 
 def report(text: str) -> None:
-    """Print one line about the switch, for readers of the training output."""
+    """Print one line about how the guard was switched on, for readers of the training output."""
     sys.stderr.write(f"ckpttool guard: {text}\n")
     sys.stderr.flush()
 
 
 def variables(switch: Switch, replay: ReplaySwitch | None = None) -> dict[str, str]:
-    """Return the variables of a training that is guarded, and begins with a captured step."""
+    """Return the variables of a training run that is guarded, and optionally begins with a captured step."""
     guarded = {VARIABLE: str(switch)}
     return guarded if replay is None else {**guarded, REPLAY_VARIABLE: str(replay)}
 
@@ -205,7 +203,7 @@ def environment(
     Args:
         switch: The settings.
         before: The environment without them.
-        replay: The captured step with which the training begins.
+        replay: The captured step to begin the training run with.
     """
     # Without torch's autoload nothing would call us.
     return {**dict(before), **variables(switch, replay), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}

@@ -1,4 +1,4 @@
-"""Tensors as the bytes of a safetensors file, one at a time, and back."""
+"""Conversion of tensors to the bytes of a safetensors file, one at a time, and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMES = {
 TYPES: dict[torch.dtype, DType] = {
     dtype: stored for name, stored in _NAMES.items() if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
-"""The types of the format that this version of torch has."""
+"""The types of the format that this version of torch supports."""
 
 _DTYPES = {stored: dtype for dtype, stored in TYPES.items()}
 
@@ -45,7 +45,7 @@ _MOST_HEADER = 100_000_000
 
 
 def block(tensor: torch.Tensor) -> memoryview:
-    """Return the elements of a tensor in order, as a file's bytes: a copy if it is on an accelerator or has gaps.
+    """Return the elements of a tensor in order, as bytes of a file. Tensors on an accelerator or with gaps are copied.
 
     Raises:
         ValueError: The format has no such type: see `TYPES`.
@@ -64,14 +64,14 @@ def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DT
 
 
 def open_tensors(path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file by name, read from the disk as they are used.
+    """Return the tensors of a safetensors file by name. Their data is read from disk when it is used.
 
-    They share the file's memory map, and nothing is ever written back. To know whether the file is intact, compare its
-    digest first; here only the header is checked.
+    The tensors share the file's memory map, and nothing is ever written back. Only the header is checked here: compare
+    the file's digest first to know whether the file is intact.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is not a safetensors file, or has a type that this version of torch does not have.
+        OSError: The file cannot be read.
+        ValueError: It is not a safetensors file, or has a type that this version of torch does not support.
     """
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -80,7 +80,7 @@ def open_tensors(path: str) -> dict[str, torch.Tensor]:
 
 
 def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors by name in the bytes of a complete file, whose memory they share; `path` is for errors.
+    """Return the tensors by name in the bytes of a complete file. They share its memory. `path` is for error messages.
 
     Raises:
         ValueError: As for `open_tensors`.
@@ -109,13 +109,13 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
 
 
 def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """Return a copy with these strides; an expanded dimension is stored once, with a length of 1 if the stride is 0."""
+    """Return a copy with these strides. A dimension with stride 0 is stored once and has length 1 in `stored`."""
     made = torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=stored.device)
     return made.copy_(stored).expand(shape)
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides at an address that torch chose, as for the tensors of a training run.
+    """Return a copy with the same strides at an address that torch chose, like the tensors of a training run.
 
     The address of a tensor in a file can change the order in which a kernel sums it: MKL does so on some CPUs if the
     address is not a multiple of 16.

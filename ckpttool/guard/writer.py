@@ -1,7 +1,7 @@
-"""Atomic checkpoints, sealed from memory, and complete enough to continue bit for bit.
+"""Writer of atomic checkpoints that are sealed from memory and complete enough to continue bit for bit.
 
-The header is written here and not by the safetensors library, which needs all tensors in memory at once. Here, one
-tensor at a time is copied from the device, hashed and written.
+The header is written here, because the safetensors library needs all tensors in memory at once. This module copies,
+hashes and writes one tensor at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ckpttool.guard.tensor_file import block, named
 STATE_SCHEMA = "ckpttool/training-state/1"
 
 _STATE_UNIT = 64 << 10
-"""The header is padded with blanks to a multiple of this many bytes, so that all saves have equal headers."""
+"""The header is padded with blanks to a multiple of this number of bytes, so that all saves have equal headers."""
 
 _PACKED = {DType.I64: "<q", DType.I32: "<i", DType.F32: "<f"}
 
@@ -59,9 +59,9 @@ _PATIENCE_SECONDS = 5.0
 
 
 class CheckpointWriter:
-    """Saves a training run. Each rank writes a separate file, without waiting for another rank.
+    """Writer of a training run's checkpoints. Each rank writes a separate file, without waiting for another rank.
 
-    Use it in a `with` statement, or `close` it: both wait for the save in the background.
+    Use it in a `with` statement, or call `close`. Both wait for the save in the background.
     """
 
     def __init__(  # noqa: PLR0913  callers name each argument
@@ -76,11 +76,11 @@ class CheckpointWriter:
         health: EmbeddingHealth,
         group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
     ) -> None:
-        """Prepare to save, as `checkpoint_writer` describes; every rank must call it, to agree on a run number.
+        """Prepare to save, as `checkpoint_writer` describes. Every rank must call it, to agree on a run number.
 
         Raises:
             UsageError: The prefix would make names that can be read in two ways.
-            WriteFailedError: The folder cannot be made.
+            WriteFailedError: The folder cannot be created.
         """
         if (why := layout.objection(prefix)) is not None:
             raise UsageError(f"the prefix {prefix!r} cannot be used: {why}")
@@ -96,7 +96,7 @@ class CheckpointWriter:
         self._run = max(ranks.gather(self._own_run()))
 
     def _own_run(self) -> int:
-        """Create this rank's folder, and count the starts that saved there."""
+        """Create this rank's folder, delete leftover files in it, and return the number of this run."""
         folder = f"{self._tree}/{self._layout.rank_folder(self._rank)}"
         ensure_folder(folder)
         sweep(folder)
@@ -107,17 +107,17 @@ class CheckpointWriter:
         return self._layout.next_run(names, self._prefix, self._rank)
 
     def save(self, step: int | None = None, *, background: bool = False) -> str:
-        """Save everything, and return the save's name.
+        """Save everything, and return the name of the save.
 
         Args:
-            step: Batches of data that were consumed; None: as the guard counts them.
-            background: Return when all is copied to the host's memory; a save that is under way is waited for first.
+            step: Number of batches consumed. If None, the guard's count is used.
+            background: Return when everything is copied to host memory. A save in progress is waited for first.
 
         Raises:
             Unsaveable: Something can only be saved by a pickle. Nothing was written.
             UsageError: There is neither a step nor a guard.
             WriteFailedError: This save, or the one in the background before it, could not be written.
-            NotDurableError: It is written, but the disk did not confirm it.
+            NotDurableError: The save is written, but the disk did not confirm it.
         """
         self._wait()
         began = time.monotonic()
@@ -134,17 +134,16 @@ class CheckpointWriter:
         """Wait for the save in progress.
 
         Raises:
-            CkptToolError: It could not be written.
+            CkptToolError: The save could not be written.
         """
         self._wait()
         self._copies.clear()
 
     def __enter__(self) -> CheckpointWriter:  # noqa: PYI034  `Self` is in Python since 3.11
-        """Begin a block in which the writer saves."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for the save in progress; its error does not hide the exception that ends the training."""
+        """Wait for the save in progress. Its error does not hide the exception that ends the training run."""
         with suppress(*(() if error is None else (CkptToolError,))):
             self.close()
 
@@ -157,7 +156,7 @@ class CheckpointWriter:
             raise error
 
     def _collected(self, step: int | None) -> _Save:
-        """Collect the state; nothing is copied, and nothing written."""
+        """Collect the state without copying or writing anything."""
         tree = self._objects.tree()
         progress = self._progress(step, tree)
         label = self._layout.label(self._prefix, self._run, progress)
@@ -195,7 +194,7 @@ class CheckpointWriter:
         )
 
     def _copied(self, save: _Save) -> _Save:
-        """Copy the tensors to the host's memory, reusing the memory of the previous copies if they fit."""
+        """Copy the tensors to host memory, reusing the memory of the previous copies if they fit."""
         copies = {}
         for name, tensor in save.tensors.items():
             copy = self._copies.get(name)
@@ -273,7 +272,7 @@ class CheckpointWriter:
         )
 
     def _record_health(self, save: _Save) -> None:
-        """Add the entry to the trainer's own record; a record of another form stays unchanged."""
+        """Add the entry to the trainer's own record. A record of another form stays unchanged."""
         path = self._health_file
         with locked(path, timeout=_PATIENCE_SECONDS):
             try:
@@ -319,7 +318,7 @@ class _File:
         """The hash of each tensor, as written."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the bytes; a tensor on an accelerator is copied when needed."""
+        """Yield the bytes. A tensor on an accelerator is copied when it is needed."""
         yield self._head
         begin = len(self._head)
         for entry in self.entries:
@@ -342,7 +341,7 @@ def _state(parts: EncodedValue, world_size: int) -> bytes:
 
 
 def _as_saved(scalar: SavedScalar) -> int | float:
-    """Return a scalar in the file's form."""
+    """Return a scalar in the form used in the file."""
     if scalar.dtype is not DType.F32 or not math.isfinite(scalar.value):
         return scalar.value
     value: float = torch.tensor(scalar.value, dtype=torch.float32).item()
