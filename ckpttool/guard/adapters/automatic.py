@@ -1,7 +1,7 @@
 """The guard without code changes: torch hooks find the model, the batches, the losses and the clipping.
 
-The first optimizer of each model is guarded, from its first forward pass on. Only the loss of the first micro-batch is
-known, so that batch cannot be captured. Trainers that have an adapter use it instead.
+The first optimizer of each model is guarded from its first forward pass on. Of the first step, only the loss of the
+first micro-batch is known, so that batch cannot be captured. Trainers that have an adapter use it instead.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from ckpttool.guard.replay.script import Session
 
 _MOST_TRIED = 10_000
-"""Forward passes after which the search for an optimizer's model ends, because it slows each of them a little."""
+"""Number of forward passes after which the search for an optimizer's model ends, because it slows each pass."""
 
 
 class Automatic:
     """The hooks, and the guards that they created."""
 
     def __init__(self, switch: Switch) -> None:
-        """Store the settings of all guards."""
         self._switch = switch
         self._waiting: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._guards: list[Guard] = []
@@ -54,7 +53,7 @@ class Automatic:
     # Optimizers, and the models that they train.
 
     def made(self, optimizer: Optimizer) -> None:
-        """Search for the model of a new optimizer, at the next forward pass."""
+        """Search for the model of a new optimizer at the next forward pass."""
         self._waiting.add(optimizer)
         self._tried = 0
         if self._session is not None:
@@ -65,7 +64,7 @@ class Automatic:
             self._search = register_module_forward_pre_hook(self._called) if is_ordinary else _EachCall(self._called)
 
     def _called(self, module: nn.Module, _inputs: object) -> None:
-        """Guard the optimizer of a module that is called for training: the outermost one comes first."""
+        """Guard the optimizer of a module that is called for training. The outermost module is called first."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
             return
         self._tried += 1
@@ -131,19 +130,19 @@ class Automatic:
             guard.evaluated()
 
     def drew(self, loader: int, item: Any) -> None:
-        """Take an item of a data loader, which may have labels that no model gets."""
+        """Pass an item of a data loader to the guards. It may contain labels that the model does not receive."""
         if self._session is not None:
             self._session.feed(loader, item)
         for guard in self._guards:
             guard.drew(loader, item)
 
     def begins(self, loader: int) -> None:
-        """Take the begin of an iterator of a data loader."""
+        """Note that an iterator of a data loader begins."""
         if self._session is not None:
             self._session.begins(loader)
 
     def scaled(self, scaler: torch.amp.GradScaler, loss: object, result: object) -> None:
-        """Remember the loss without its scale, and the scaler."""
+        """Store the loss without its scale, and the scaler."""
         for guard in self._guards:
             guard.use_scaler(scaler)
         if isinstance(loss, Tensor) and isinstance(result, Tensor):
@@ -151,7 +150,7 @@ class Automatic:
             self._scaled = weakref.ref(result), loss.detach()
 
     def backward(self, loss: Tensor) -> None:
-        """Take a loss, as it was before it was scaled."""
+        """Pass a loss to the guards, as it was before it was scaled."""
         if any(guard.recheck.is_running for guard in self._guards):
             return
         is_scaled = self._scaled is not None and self._scaled[0]() is loss
@@ -165,19 +164,19 @@ class Automatic:
                 guard.take_loss(loss)
 
     def _pass_on(self, loss: Tensor) -> None:
-        """Let the graph of a loss show whether it is the model's own."""
+        """Pass a loss to `OwnLoss`, whose graph shows whether it is the model's own loss."""
         for guard in self._guards:
             if (micro := guard.current_micro_batch) is not None:
                 self._own_losses[id(guard)].passed(micro, loss)
 
     def clipping(self, parameters: list[Tensor]) -> Guard | None:
-        """Return the guard whose parameters are clipped, before its decision; None if they have no guard."""
+        """Return the guard of the clipped parameters before its decision, or None if they have no guard."""
         with_gradients = {id(parameter) for parameter in parameters if parameter.grad is not None}
         return next((guard for guard in self._guards if guard.may_clip(with_gradients)), None)
 
 
 class _EachCall:
-    """Calls a function before each call of a module, until it is removed."""
+    """Hook that calls a function before each call of any module, until it is removed."""
 
     def __init__(self, function: Callable[[nn.Module, object], None]) -> None:
         original = self._original = nn.Module.__call__
@@ -194,12 +193,12 @@ class _EachCall:
 
 
 def _updated_by(optimizer: Optimizer) -> set[int]:
-    """Return the identities of an optimizer's parameters."""
+    """Return the ids of an optimizer's parameters."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def install(switch: Switch) -> Automatic:
-    """Install the hooks.
+    """Install the torch hooks, and return the object that handles them.
 
     Args:
         switch: The settings of the guards.
@@ -252,7 +251,10 @@ def _scaling(automatic: Automatic) -> None:
 
 
 def _clipping(automatic: Automatic) -> None:
-    """Let the guard clip in place of the training code: both need the same norm, and the guard needs it first."""
+    """Replace the clipping of the training code by the guard's.
+
+    Both need the same norm, and the guard needs it first.
+    """
     original = torch.nn.utils.clip_grad_norm_
 
     @functools.wraps(original)
@@ -276,7 +278,7 @@ def _clipping(automatic: Automatic) -> None:
 
 
 def _trainers(switch: Switch) -> None:
-    """Attach the adapter of a trainer to each of its objects, once the trainer is imported."""
+    """Attach the adapter of each trainer to the trainer's objects once it is imported."""
     from wrapt import register_post_import_hook
 
     engines = _Engines(switch)
@@ -295,7 +297,7 @@ def _hugging_face(switch: Switch, module: Any) -> None:
 
 
 class _Engines:
-    """Attaches the adapters of engines that own their gradients."""
+    """Hooks that attach the adapters of engines that own their gradients."""
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch

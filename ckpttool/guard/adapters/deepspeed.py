@@ -1,7 +1,7 @@
-"""The guard in DeepSpeed's engine with ZeRO 1, 2 or 3: a dropped update takes the path of an overflow.
+"""The guard in DeepSpeed's engine with ZeRO 1, 2 or 3, where a dropped update is handled like an overflow.
 
-ZeRO owns the gradients, so that nothing can be dropped by removing them. Between its norm and its update, each ZeRO
-optimizer updates its loss scale: there the guard decides, and there the update becomes an overflow.
+ZeRO owns the gradients, so removing them does not drop an update. Each ZeRO optimizer updates its loss scale between
+computing the norm and applying the update. The guard decides at that point, and turns the update into an overflow.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ckpttool.guard.step import GUARDED, Guard
 
 _GUARDS: WeakKeyDictionary[nn.Module, Guard] = WeakKeyDictionary()
 _UNPARTITIONED = 2
-"""Greatest ZeRO stage at which each rank has all weights."""
+"""Highest ZeRO stage at which each rank has all weights."""
 
 
 def is_engine(model: object) -> bool:
-    """Return whether a model is DeepSpeed's engine; nothing is imported for this."""
+    """Return whether a model is DeepSpeed's engine, without importing DeepSpeed."""
     return any(kind.__name__ == "DeepSpeedEngine" for kind in type(model).__mro__)
 
 
 def attach(engine: nn.Module, **settings: Any) -> Guard:
-    """Drop harmful updates of a DeepSpeed engine; call it after `deepspeed.initialize`.
+    """Drop harmful updates of a DeepSpeed engine. Call it after `deepspeed.initialize`.
 
         engine, *_ = deepspeed.initialize(model=model, config=config)
         guard = attach(engine, output="output", policy=RobustZPolicy())
@@ -39,11 +39,11 @@ def attach(engine: nn.Module, **settings: Any) -> Guard:
 
     Args:
         engine: The engine, with ZeRO stage 1, 2 or 3.
-        settings: Arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc.
+        settings: Arguments of `Guard` except model, optimizer, scaler and step, such as `output`, `policy` and `mode`.
             `features` has no effect.
 
     Returns:
-        The guard; for an engine that has a guard already, that one.
+        The guard. If the engine already has a guard, that guard.
 
     Raises:
         UsageError: The engine does not use ZeRO, or a setting is invalid.
@@ -66,7 +66,7 @@ def attach(engine: nn.Module, **settings: Any) -> Guard:
 
 
 def _count_as(engine: Any, guard: Guard) -> None:
-    """Count steps as the engine does, also after it loaded a checkpoint."""
+    """Count steps as the engine does, including after it loaded a checkpoint."""
     guard.step = Step(engine.global_steps)
 
 
@@ -78,7 +78,7 @@ def _zero_optimizer(engine: Any) -> Any:
     """Return the ZeRO optimizer of an engine.
 
     Raises:
-        UsageError: It has none, or one of an unknown form.
+        UsageError: The engine has no ZeRO optimizer, or one of an unknown form.
     """
     zero = getattr(engine, "optimizer", None)
     if zero is None or not _stage(engine):
@@ -94,7 +94,7 @@ def _zero_optimizer(engine: Any) -> Any:
 
 
 class _Backward:
-    """Takes the loss of each micro-batch, divided as the engine divides it."""
+    """Wrapper that passes the loss of each micro-batch to the guard, divided as the engine divides it."""
 
     def __init__(self, engine: Any, guard: Guard) -> None:
         self._engine = engine
@@ -109,7 +109,7 @@ class _Backward:
 
 
 class _Update:
-    """Decides between the norm and the update of a ZeRO optimizer."""
+    """Wrapper that decides between the norm and the update of a ZeRO optimizer."""
 
     def __init__(self, engine: Any, guard: Guard) -> None:
         zero = engine.optimizer
@@ -133,7 +133,7 @@ class _Update:
         return norms
 
     def _norm(self) -> float:
-        """Return the unscaled norm over all ranks; infinite if DeepSpeed found an overflow before it computed one."""
+        """Return the unscaled norm over all ranks, or infinity if DeepSpeed found an overflow before computing it."""
         if self._zero.overflow and self._norms is None:
             return math.inf
         if self._norms is None:  # the config has `compute_grad_norm: false`
@@ -154,7 +154,7 @@ class _Update:
         return original(not self._is_at_minimum())
 
     def _is_at_minimum(self) -> bool:
-        """Return whether DeepSpeed would end the training instead of decreasing the loss scale."""
+        """Return whether DeepSpeed would end the training run instead of decreasing the loss scale."""
         scaler = self._zero.loss_scaler
         return bool(scaler.dynamic) and scaler.cur_scale <= getattr(scaler, "min_scale", 0)
 

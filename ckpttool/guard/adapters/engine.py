@@ -1,4 +1,4 @@
-"""The parts that adapters share for engines that own their gradients: these drop updates themselves, as overflows."""
+"""Shared parts of the adapters for engines that own their gradients. These engines drop updates like overflows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ckpttool.guard.switch import report
 
 
 class EngineScale:
-    """The engine's loss scale, in the form that the guard expects of a loss scaler."""
+    """The engine's loss scale, with the interface that the guard expects of a loss scaler."""
 
     def __init__(self, scale: Callable[[], float]) -> None:
-        """Take a function that returns the current scale."""
+        """Store a function that returns the current scale."""
         self._scale = scale
 
     @staticmethod
     def is_enabled() -> bool:
-        """Return that the engine handles its overflows."""
+        """Return True, because the engine handles its overflows."""
         return True
 
     def get_scale(self) -> float:
@@ -30,7 +30,7 @@ class EngineScale:
         return float(self._scale())
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state that a capture records."""
+        """Return the state to record in a capture."""
         return {"scale": self.get_scale()}
 
 
@@ -38,7 +38,7 @@ def guard_settings(settings: dict[str, Any], engine: str) -> tuple[dict[str, Any
     """Return the arguments of a guard in an engine, and how the guard was switched on.
 
     Args:
-        settings: The arguments that the user gave.
+        settings: The arguments from the user.
         engine: Name of the engine, for the message.
     """
     chosen = dict(settings)
@@ -49,7 +49,7 @@ def guard_settings(settings: dict[str, Any], engine: str) -> tuple[dict[str, Any
 
 
 def begin_at_forward(guard: Guard, model: nn.Module) -> None:
-    """Begin a micro-batch at each forward pass of a model that trains."""
+    """Begin a micro-batch at each forward pass of a model in training mode."""
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled() and module.training and not torch.compiler.is_compiling():
@@ -59,7 +59,7 @@ def begin_at_forward(guard: Guard, model: nn.Module) -> None:
 
 
 def wrap(owner: object, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method of one object; `around` gets the original method first, then its arguments."""
+    """Replace a method of one object. `around` receives the original method first, then its arguments."""
     original = getattr(owner, name)
     replaced = functools.wraps(original)(functools.partial(around, original))
     setattr(owner, name, replaced)

@@ -1,4 +1,7 @@
-"""The guard in Hugging Face's `Trainer`: no callback sees a batch or an unclipped norm, so two calls are wrapped."""
+"""The guard in Hugging Face's `Trainer`.
+
+No callback receives a batch or an unclipped norm, so two calls are wrapped.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ _NAME = "CkpttoolGuard"
 
 
 class Attached:
-    """A guard in a trainer while it trains."""
+    """A guard that is attached to a trainer while it trains."""
 
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
         """Store the trainer, and the arguments of its guard."""
         self.guard: Guard | None = None
-        """None until training starts: before that, there is no optimizer."""
+        """The guard, or None before training starts, because there is no optimizer yet."""
         self.stopped: GuardStop | None = None
-        """Why the guard ended the training run; None if it did not."""
+        """Why the guard ended the training run, or None if it did not."""
         self.is_automatic = "switched_on" in settings
-        """Whether the environment attached it, not the training code."""
+        """Whether the environment attached the guard, not the training code."""
         self._trainer = trainer
         self._settings = settings
 
@@ -53,7 +56,7 @@ class Attached:
         self._wrap(self.guard)
 
     def _begin_in_engine(self, saved: Any) -> None:
-        """Let DeepSpeed's engine drop updates: it steps inside `training_step`."""
+        """Attach to DeepSpeed's engine, which drops updates itself because it steps inside `training_step`."""
         self.guard = deepspeed.attach(self._trainer.model_wrapped, **self._settings)
         self.guard.on_stop = self._stop
         if self._trainer.state.global_step:
@@ -91,13 +94,13 @@ class Attached:
         trainer.training_step, trainer.accelerator.clip_grad_norm_ = training_step, clip_grad_norm_
 
     def end(self) -> None:
-        """Restore the trainer."""
+        """Restore the trainer's methods."""
         for holder, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "clip_grad_norm_")):
             vars(holder).pop(name, None)
 
 
 class _Callback(TrainerCallback, ExportableState):
-    """Passes events to the guard, and stores its state."""
+    """Callback that passes events to the guard and stores its state."""
 
     attached: Attached
 
@@ -124,7 +127,7 @@ class _Callback(TrainerCallback, ExportableState):
 
 
 def attach(trainer: Trainer, **settings: Any) -> Attached:
-    """Drop harmful updates in a trainer; call it before training.
+    """Drop harmful updates in a trainer. Call it before training.
 
         trainer = Trainer(model=model, args=arguments, train_dataset=data)
         attach(trainer, output="output", policy=RobustZPolicy())
@@ -135,10 +138,10 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
 
     Args:
         trainer: The trainer. While it trains, its `training_step` and its accelerator's `clip_grad_norm_` are wrapped.
-        settings: Arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc.
+        settings: Arguments of `Guard` except model, optimizer, scaler and step, such as `output`, `policy` and `mode`.
 
     Returns:
-        An object that contains the guard, from the start of `train` on.
+        An object that contains the guard once `train` has started.
     """
     for callback in list(trainer.callback_handler.callbacks):
         if isinstance(callback, _Callback) and callback.attached.is_automatic:  # the training code decides

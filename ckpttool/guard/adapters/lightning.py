@@ -1,4 +1,4 @@
-"""The guard in Lightning: a callback that forwards events; the guard makes all decisions."""
+"""The guard in Lightning: a callback that forwards events to the guard, which makes all decisions."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ from ckpttool.guard.step import GUARDED, Guard, GuardStop, MicroBatch
 from ckpttool.guard.switch import VARIABLE
 
 _UNHEARD = 3
-"""Consecutive stops after which training ends with an error: `should_stop` has no effect before `min_steps`."""
+"""Number of consecutive stops after which training ends with an error.
+
+`should_stop` has no effect before `min_steps`.
+"""
 
 _LOGGING = ("log", "log_dict", "print")
 
 
 class LightningGuard(Callback):
-    """Drops harmful updates in a `Trainer` that is otherwise unchanged.
+    """Callback that drops harmful updates in a `Trainer`.
 
         Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
 
-    The gradients are checked after unscaling and before clipping. On a dropped step `global_step` and
-    the learning rate advance, as in Lightning after an overflow. Each checkpoint includes the guard's memory, and
-    `fit(ckpt_path=...)` restores it.
+    The gradients are checked after unscaling and before clipping. On a dropped step `global_step` and the learning rate
+    advance, as in Lightning after an overflow. Each checkpoint includes the guard's memory, and `fit(ckpt_path=...)`
+    restores it.
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Store the arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc."""
+        """Store the arguments of `Guard` except model, optimizer, scaler and step, such as `output` and `policy`."""
         self.guards: tuple[Guard, ...] = ()
-        """One guard per optimizer, from the start of `fit` on."""
+        """One guard per optimizer, once `fit` has started."""
         self._settings = settings
         self._engine: Guard | None = None  # the only guard, if DeepSpeed's engine calls it
         self._saved: list[Any] = []
@@ -53,7 +56,7 @@ class LightningGuard(Callback):
         """Insert a guard between each optimizer and its gradients.
 
         Raises:
-            UsageError: The training cannot be guarded, or a setting is invalid.
+            UsageError: The training run cannot be guarded, or a setting is invalid.
         """
         if [guard.optimizer for guard in self.guards] != [innermost(optimizer) for optimizer in trainer.optimizers]:
             self.guards = tuple(self._guard(trainer, optimizer) for optimizer in trainer.optimizers)
@@ -65,7 +68,7 @@ class LightningGuard(Callback):
             self._renumber(pl_module)
 
     def _renumber(self, pl_module: LightningModule) -> None:
-        """Let the module's training step get the number of a captured batch."""
+        """Pass the number of a captured batch to the module's training step."""
         step = pl_module.training_step
 
         @functools.wraps(step)
@@ -94,7 +97,7 @@ class LightningGuard(Callback):
         return guard
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin a micro-batch, as the model receives it: on its device, and augmented."""
+        """Begin a micro-batch, with the batch as the model receives it: on its device, and augmented."""
         called = [guard for guard in self.guards if guard is not self._engine]
         self._micros = [guard.micro(batch, index=batch_idx) for guard in called]
         for micro in self._micros:
@@ -108,19 +111,19 @@ class LightningGuard(Callback):
             micro.loss(loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Decide on the update; a drop takes effect when the optimizer begins its step."""
+        """Decide on the update. A drop takes effect when the optimizer begins its step."""
         for guard in self.guards:
             if guard is not self._engine and guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
                 self._unheard *= not guard.applied
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the micro-batch; a module with manual optimization may run several backward passes."""
+        """End the micro-batch. A module with manual optimization may run several backward passes."""
         if pl_module.automatic_optimization:
             self._end_micro_batch()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """End the micro-batch, if there was no backward pass."""
+        """End the micro-batch if there was no backward pass."""
         self._end_micro_batch()
 
     def on_exception(self, *_: Any) -> None:
@@ -137,29 +140,28 @@ class LightningGuard(Callback):
         return {"guards": [guard.saved() for guard in self.guards]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state until the optimizers exist."""
+        """Store the state until the optimizers exist."""
         self._saved = state_dict["guards"]
 
 
 class AutomaticLightningGuard(LightningGuard):
-    """The guard switched on by the environment; it does nothing if the training code has a guard."""
+    """The guard that the environment switches on. It does nothing if the training code has a guard."""
 
     def __init__(self, **settings: Any) -> None:
-        """Store the arguments of `LightningGuard`."""
         super().__init__(**settings)
         self._is_only_guard = False
 
     @property
     def state_key(self) -> str:
-        """The name of its state in checkpoints: the same as for a guard in the training code, unless there is one."""
+        """Key of the state in checkpoints. It equals that of `LightningGuard`, unless the training code has a guard."""
         return "LightningGuard" if self._is_only_guard else "AutomaticLightningGuard"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check whether the training code has a guard: Lightning rejects two callbacks with the same state key."""
+        """Check whether the training code has a guard, because Lightning rejects two equal state keys."""
         self._is_only_guard = sum(isinstance(callback, LightningGuard) for callback in trainer.callbacks) == 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Guard the optimizers, unless the training code guards one."""
+        """Guard the optimizers, unless the training code guards one of them."""
         if all(innermost(optimizer) not in GUARDED for optimizer in trainer.optimizers) or self.guards:
             super().on_train_start(trainer, pl_module)
 
@@ -170,7 +172,7 @@ class AutomaticLightningGuard(LightningGuard):
 
 
 def _loss_again(trainer: Trainer, model: Module, micro: Remembered) -> Tensor:
-    """Return the loss of a micro-batch again, as Lightning passes it to `backward`, without logging a value.
+    """Recompute the loss of a micro-batch, as Lightning passes it to `backward`, without logging any value.
 
     Raises:
         CannotRecompute: The module returned no loss.
@@ -190,7 +192,7 @@ def _loss_again(trainer: Trainer, model: Module, micro: Remembered) -> Tensor:
 
 @contextmanager
 def _muted(module: LightningModule) -> Iterator[None]:
-    """Let the module log nothing: its values were logged when the step was computed first."""
+    """Suppress the module's logging, because its values were logged when the step was first computed."""
     attributes = vars(module)
     before = {name: attributes[name] for name in _LOGGING if name in attributes}
     attributes.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))

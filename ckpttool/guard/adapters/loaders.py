@@ -1,4 +1,4 @@
-"""The items of torch's data loaders, as the training's loop receives them: in their order, and by loader."""
+"""The items of torch's data loaders, with their loader, in the order in which the training loop receives them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from torch.utils.data import DataLoader
 
 
 class Loaders:
-    """Watches the data loaders of a process, each by its number in the order of construction."""
+    """Observer of all data loaders of a process. Loaders are numbered in the order of construction."""
 
     def __init__(self, drew: Callable[[int, Any], None], begins: Callable[[int], None]) -> None:
-        """Take the receivers: of a loader's number and each of its items, and of the number when an iterator begins."""
+        """Store the callbacks.
+
+        Args:
+            drew: Receives a loader's number and each of its items.
+            begins: Receives a loader's number when one of its iterators begins.
+        """
         self._drew, self._begins = drew, begins
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._count = 0
         self._watched: set[Any] = set()
 
     def made(self, loader: Any) -> None:
-        """Number a new loader, and watch its class."""
+        """Number a new loader, and wrap the iterator of its class."""
         if loader not in self._numbers:
             self._numbers[loader] = self._count
             self._count += 1
@@ -46,7 +51,7 @@ class Loaders:
 
 
 class _Items:
-    """An iterator that reports each item before it returns it, and otherwise is the original one."""
+    """Iterator that reports each item before it returns it, and otherwise behaves like the original one."""
 
     def __init__(self, items: Any, drew: Callable[[Any], None]) -> None:
         self._items, self._drew_item = items, drew
@@ -67,5 +72,5 @@ class _Items:
 
 
 def _iterating(kind: type) -> Any:
-    """Return the class whose `__iter__` a loader of this class has."""
+    """Return the class whose `__iter__` a loader of this class uses."""
     return next((owner for owner in kind.__mro__ if "__iter__" in vars(owner)), DataLoader)

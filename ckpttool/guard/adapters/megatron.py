@@ -1,6 +1,6 @@
-"""The guard in Megatron-core's optimizers: a dropped update is reported as one in which an Inf was found.
+"""The guard in Megatron-core's optimizers, where a dropped update is reported as one with an Inf.
 
-`step` of each of them begins with `prepare_grads`, which returns whether an Inf was found: if so, nothing is updated,
+`step` of each optimizer begins with `prepare_grads`, which returns whether an Inf was found. If so, nothing is updated,
 and Megatron-LM counts a skipped iteration, in which the learning rate does not advance.
 """
 
@@ -18,24 +18,24 @@ from ckpttool.guard.step import GUARDED, Guard
 
 
 def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any, **settings: Any) -> Guard:
-    """Drop harmful updates of a Megatron-core optimizer; call it after `get_megatron_optimizer`.
+    """Drop harmful updates of a Megatron-core optimizer. Call it after `get_megatron_optimizer`.
 
         guard = attach(model, optimizer, output="output", policy=RobustZPolicy())
 
     On a dropped step `optimizer.step()` returns `(False, None, None)` on all ranks. Megatron-core passes no loss to the
-    guard: pass it with `guard.take_loss(loss)`, otherwise only gradients are judged.
+    guard. Pass it with `guard.take_loss(loss)`, otherwise only gradients are checked.
 
     Args:
         model: The model, or the list of its chunks, as `get_model` returns it.
-        optimizer: The optimizer, also a `ChainedOptimizer`.
-        settings: Arguments of `Guard` besides model, optimizer and scaler: `output`, `policy`, `mode` etc. `features`
-            has no effect.
+        optimizer: The optimizer, including a `ChainedOptimizer`.
+        settings: Arguments of `Guard` except model, optimizer and scaler, such as `output`, `policy` and `mode`.
+            `features` has no effect.
 
     Returns:
         The guard.
 
     Raises:
-        UsageError: It is not an optimizer of Megatron-core, or a setting is invalid.
+        UsageError: The optimizer does not come from Megatron-core, or a setting is invalid.
     """
     if not all(hasattr(optimizer, name) for name in ("prepare_grads", "step_with_ready_grads", "get_grad_norm")):
         raise UsageError(f"{type(optimizer).__name__} is not an optimizer of Megatron-core")
@@ -57,7 +57,7 @@ def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any, **settings: A
 
 
 def _parts(optimizer: Any) -> Iterator[Any]:
-    """Yield the optimizers of a chain, also of nested ones, that update parameters themselves."""
+    """Yield the optimizers of a chain that update parameters themselves, including those of nested chains."""
     chained = getattr(optimizer, "chained_optimizers", None)
     if chained is None:
         yield optimizer
@@ -72,7 +72,7 @@ def _has_dynamic_scale(optimizer: Any) -> bool:
 
 
 class _Update:
-    """Decides between the gradients and the update of an optimizer."""
+    """Wrapper that decides between the gradients and the update of an optimizer."""
 
     def __init__(self, optimizer: Any, guard: Guard) -> None:
         self._optimizer = optimizer
@@ -97,7 +97,7 @@ class _Update:
         return found_inf or not applied
 
     def _known_norm(self, original: Callable[[], Any]) -> Any:
-        """Return the norm of this step, which Megatron-core computes once more to clip it."""
+        """Return the known norm of this step, which Megatron-core would compute once more for clipping."""
         return original() if self._norm is None else self._norm
 
     def _step(self, original: Callable[[], Any]) -> Any:

@@ -1,7 +1,7 @@
-"""The loss that a model returns itself, so that a loop that nothing else is known of can be computed again.
+"""The loss that a model returns itself, which allows recomputing a loop without knowing more about it.
 
-It is the loss of the training only if `backward` is called on it, at most multiplied or divided by numbers since. The
-graph of the loss shows that, without reading a value from the device.
+It is the loss of the training run only if `backward` is called on it, possibly multiplied or divided by numbers before.
+The graph of the loss shows that, without reading a value from the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckpttool.guard.capture.again import CannotRecompute
 from ckpttool.guard.capture.memory import Remembered
 
 Factor: TypeAlias = "tuple[str, float]"
-"""`/` or `*`, and the number."""
+"""An operator, `/` or `*`, and a number."""
 
 _MOST_FACTORS = 4
 _KEY = "ckpttool_own_loss"
@@ -26,14 +26,14 @@ _OPERATORS = {"DivBackward0": "/", "MulBackward0": "*"}
 
 
 class OwnLoss:
-    """The loss that a model returns, and the numbers by which the training multiplies it."""
+    """The loss that a model returns, and the numbers by which the training code multiplies or divides it."""
 
     def __init__(self) -> None:
         self._factors: weakref.WeakKeyDictionary[Remembered, tuple[Factor, ...] | None] = weakref.WeakKeyDictionary()
         self._token = object()
 
     def returned(self, _model: nn.Module, _inputs: object, output: object) -> None:
-        """Mark the loss in an output of the model. It is a forward hook."""
+        """Mark the loss in an output of the model. Used as a forward hook."""
         if torch.compiler.is_compiling():  # none of this may be part of a compiled model
             return
         with suppress(Exception):  # as below
@@ -43,7 +43,10 @@ class OwnLoss:
                 node.metadata[_KEY] = self._token
 
     def passed(self, micro: Remembered, loss: Tensor) -> None:
-        """Take the loss of a micro-batch, as `backward` gets it before a scaler; a second one makes it unknown."""
+        """Record the loss of a micro-batch as `backward` receives it, before scaling.
+
+        A second loss makes it unknown.
+        """
         factors = None
         if micro not in self._factors:
             with suppress(Exception):  # no error here may end the training: the loss is unknown then
@@ -67,7 +70,7 @@ class OwnLoss:
         return None if node is None else tuple(reversed(factors))
 
     def recompute(self, model: nn.Module, micro: Remembered) -> Tensor:
-        """Return the loss of a micro-batch again, as `backward` got it.
+        """Recompute the loss of a micro-batch, as `backward` received it.
 
         Raises:
             CannotRecompute: It is not the model's own loss, or the inputs of the model are not known.
@@ -90,7 +93,7 @@ class OwnLoss:
 
 
 def _loss_in(output: object) -> Tensor | None:
-    """Return the loss that a model returns: alone, as `loss`, or as the first of several values."""
+    """Return the loss in a model's output: the output itself, its `loss`, or the first of several values."""
     candidates: list[Callable[[], object]] = [
         lambda: output,
         lambda: output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None),

@@ -1,1 +1,1 @@
-"""Answers of `guard`: JSON and table."""
+"""Output of the `guard` commands as JSON and tables."""

@@ -1,4 +1,4 @@
-"""The capture of a non-finite step: JSON and table."""
+"""Output for the capture of a non-finite step, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _MOST_ROWS = 8
-"""Number of gradients in the table; JSON lists all."""
+"""Number of gradients in the table. JSON lists all gradients."""
 
 
 def document(answer: Capture) -> Document:
-    """`ckpttool/nan-capture/1`."""
+    """Return the document of the schema `ckpttool/nan-capture/1`."""
     return {
         "schema": "ckpttool/nan-capture/1",
         "path": answer.path,
@@ -85,7 +85,7 @@ def _loss(loss: LossBits) -> Document:
 
 
 def gradient_document(gradient: GradientFacts) -> Document:
-    """Return the contents of a gradient."""
+    """Return the record of a gradient."""
     return {
         "name": gradient.name,
         "shape": list(gradient.shape),
@@ -97,7 +97,7 @@ def gradient_document(gradient: GradientFacts) -> Document:
 
 
 def table(answer: Capture) -> RenderableType:
-    """Show the rank, the non-finite values, and what to do."""
+    """Return a table of the rank, the non-finite values, and the next action."""
     parts: list[RenderableType] = [line(headline(answer), style="bold red"), line(), Pairs(_facts(answer))]
     for rank in answer.ranks:
         if rank.bad_gradients:
@@ -160,7 +160,7 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
 
 
 def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
-    """Show the first gradients."""
+    """Return a table of the first gradients."""
     rows = [
         [
             shown(gradient.name),
@@ -180,7 +180,7 @@ def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
 
 
 def findings_parts(answer: Capture) -> list[RenderableType]:
-    """Show the problems of the capture, with remedies."""
+    """Return the problems of the capture, with remedies."""
     lines = []
     for finding in answer.findings:
         lines.append(line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}"))
@@ -190,7 +190,7 @@ def findings_parts(answer: Capture) -> list[RenderableType]:
 
 
 def _next(answer: Capture) -> tuple[str, ...]:
-    """Return the commands that reproduce the step and, if the training stopped, resume it."""
+    """Return the commands that reproduce the step and, if the training run stopped, resume it."""
     place = answer.path.rstrip("/")
     command = f"ckpttool guard replay {quote(place)} --entry MODULE:FUNCTION"
     commands = [command]

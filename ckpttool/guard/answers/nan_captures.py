@@ -1,4 +1,4 @@
-"""The captures of a training run."""
+"""Output for the captures of a training run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: Captures) -> Document:
-    """`ckpttool/nan-captures/1`."""
+    """Return the document of the schema `ckpttool/nan-captures/1`."""
     return {
         "schema": "ckpttool/nan-captures/1",
         "path": answer.path,
@@ -41,12 +41,12 @@ def document(answer: Captures) -> Document:
 
 
 def row_document(row: CaptureRow) -> Document:
-    """Return the captures as rows."""
+    """Return a series of captures."""
     return {"first_step": row.first, "last_step": row.last, "captures": row.count, "path": row.path}
 
 
 def table(answer: Captures) -> RenderableType:
-    """Show one capture per line, sorted by step."""
+    """Return a table with one capture per line, sorted by step."""
     row_of = {row.first: row for row in answer.in_a_row}
     later = {step for row in answer.in_a_row for step in row.later}
     rows = [

@@ -1,4 +1,4 @@
-"""The result of recomputing a captured step."""
+"""Output for the result of recomputing a captured step."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WORDS = {
 }
 
 _OF_A_WEIGHT = "the weight itself, as it was when the step began"
-"""The verdict if a parameter was the origin: the cause is earlier, and may be a device."""
+"""Verdict if a parameter was the origin. The cause is earlier, and may be a device."""
 
 
 def document(answer: NanReplay) -> Document:
-    """`ckpttool/nan-replay/1`."""
+    """Return the document of the schema `ckpttool/nan-replay/1`."""
     return {
         "schema": "ckpttool/nan-replay/1",
         "capture": answer.capture,
@@ -84,7 +84,7 @@ def _origin(origin: Origin) -> Document:
 
 
 def table(answer: NanReplay) -> RenderableType:
-    """Show whether the step was reproduced, the origin of the fault, and the verdict."""
+    """Return a table with the origin of the fault, the verdict, and whether the step was reproduced."""
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.environment and not answer.reproduced:
         parts += [line("Differs from the capture:"), _environment(answer.environment), line()]

@@ -1,4 +1,4 @@
-"""The report on a guarded training run."""
+"""Output for the report on a guarded training run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS = (
     ("SAVES", "saves"),
     ("ERRORS", "guard_errors"),
 )
-"""Heading -> field of a rank's report."""
+"""Column headings, each with a field of a rank's report."""
 
 _GAUGES = (
     ("last_step", "The last step that the rank reported."),
@@ -57,7 +57,7 @@ _COUNTERS = (
 
 
 def document(answer: GuardReport) -> Document:
-    """`ckpttool/guard-report/1`: the events by rank, and what to do next."""
+    """Return the document of the schema `ckpttool/guard-report/1`, with the events by rank and the next action."""
     return {
         "schema": "ckpttool/guard-report/1",
         "events": reading_document(answer.reading),
@@ -147,7 +147,7 @@ def _command(command: Sequence[str]) -> str:
 
 
 def table(answer: GuardReport) -> RenderableType:
-    """Show the events by rank, and what to do next."""
+    """Return a table of the events by rank and the next action."""
     parts: list[RenderableType] = [_headline(answer)]
     if answer.worst_saves is not None:
         parts.append(_failed_saves(answer.worst_saves))
@@ -206,7 +206,7 @@ def _failed_saves(rank: RankReport) -> Text:
 
 
 def _by_rank(answer: GuardReport) -> list[RenderableType]:
-    """Show the numbers, equal ranks grouped."""
+    """Return a table of the numbers, with equal ranks grouped."""
     rows: dict[tuple[object, ...], list[Rank]] = {}
     for rank in answer.ranks:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
@@ -240,7 +240,7 @@ def _at(step: Step) -> Text:
 
 
 def _drops(answer: GuardReport) -> Iterator[Text]:
-    """Yield a line per dropped update, and a line per row of updates that were dropped for the same reason."""
+    """Yield one line per dropped update, or per series of updates dropped for the same reason."""
     rows: list[list[DroppedUpdate]] = []
     for update in answer.drops:
         if rows and _continues(rows[-1][-1], update):
@@ -263,7 +263,7 @@ def _drop(update: DroppedUpdate) -> Text:
 
 
 def _captures(answer: GuardReport) -> Iterator[Text]:
-    """Yield a line per capture, and a line per series of captures."""
+    """Yield one line per capture, or per series of captures."""
     first = {row.first: row for row in answer.in_a_row}
     later = {step for row in answer.in_a_row for step in row.later}
     for capture in answer.captures:
@@ -288,7 +288,7 @@ def _fault(fault: FaultTold) -> Text:
 
 
 def _causes(answer: GuardReport) -> list[RenderableType]:
-    """Show the cause of each suspicious step by host and rank, and what to do."""
+    """Return the cause of each suspicious step by host and rank, and the remedy."""
     if not answer.causes:
         return []
     drawn = Table()
@@ -336,7 +336,7 @@ def _failures(answer: GuardReport) -> Iterator[Text]:
 
 
 def prometheus(answer: GuardReport) -> str:
-    """Return the numbers for node_exporter's textfile collector."""
+    """Return the numbers in the format of node_exporter's textfile collector."""
     lines: list[str] = []
     for field, about in _COUNTERS:
         lines += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])

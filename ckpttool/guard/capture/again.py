@@ -1,4 +1,4 @@
-"""A suspicious step computed again at once on the same device: whether it has the same result twice."""
+"""Recomputation of a suspicious step on the same device, to see whether it gives the same result twice."""
 
 from __future__ import annotations
 
@@ -24,34 +24,35 @@ _ADVICE = "CaptureSettings(loss_of=...) lets the guard recompute it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """The result of computing a step again."""
+    """The result of recomputing a step."""
 
     rerun: Rerun | None = None
-    """None if it was not computed again."""
+    """The recomputed values, or None if the step was not recomputed."""
     why_not: str | None = None
-    """One clause: why it was not; None if it was."""
+    """Why the step was not recomputed, as one clause. None if it was."""
 
 
 class CannotRecompute(Exception):  # noqa: N818  a reason, not an error
-    """The loss of a micro-batch cannot be computed again; the message is the reason."""
+    """Error for a micro-batch whose loss cannot be recomputed. The message is the reason."""
 
 
 class Recomputation:
-    """Computes steps of one rank again, at most as often per run as the budget allows."""
+    """Recomputation of the steps of one rank, at most as often per run as the budget allows."""
 
     def __init__(self, model: nn.Module, loss_of: LossFunction | None, most: int) -> None:
-        """Take the model without a wrapper, the user's function, if any, and the budget.
+        """Store the model and the settings.
 
         Args:
-            model: The trained model.
-            loss_of: Returns the loss of a micro-batch from model and batch; None: the trainer's own function is used.
-            most: Greatest number of steps that are computed again.
+            model: The trained model without a wrapper.
+            loss_of: Returns the loss of a micro-batch from model and batch. If None, the trainer's own function is
+                used.
+            most: Maximum number of steps to recompute.
         """
         self._model = model
         self._loss_of = loss_of
         self._most = most
         self.count = 0
-        """Number of steps that were computed again in this run."""
+        """Number of steps recomputed in this run."""
 
     def run(
         self,
@@ -62,14 +63,14 @@ class Recomputation:
         restore_buffers: Callable[[], None],
         is_suspicious: Callable[[Rerun], bool],
     ) -> Again:
-        """Compute a step again; if the result is another one, once more, to see whether the step is deterministic.
+        """Recompute a step. If the result differs, recompute it again, to see whether the step is deterministic.
 
         Args:
             memory: The micro-batches of the step.
-            of_trainer: The trainer's own function of a micro-batch; None if it has none.
-            scale: Factor of the loss scaler; None without one.
+            of_trainer: The trainer's own function of a micro-batch, or None if it has none.
+            scale: Loss scale, or None without a scaler.
             restore_buffers: Restores the buffers to their state before the step.
-            is_suspicious: Whether a recomputation has the suspicious result again.
+            is_suspicious: Returns whether a recomputation has the suspicious result again.
         """
         loss_of = of_trainer if self._loss_of is None else _of_batch(self._loss_of)
         why_not = self._why_not(memory, loss_of)

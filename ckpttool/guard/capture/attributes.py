@@ -1,4 +1,4 @@
-"""Plain attributes of modules: a training step may count, or collect values in lists, and a recomputation must not."""
+"""Plain attributes of modules. A training step may count, or collect values in lists, but a recomputation must not."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from ckpttool.guard.buffers import as_bytes
 
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes that every module has: parameters, buffers and hooks, which are restored elsewhere or do not change."""
+"""Attributes of every module: parameters, buffers and hooks. They are restored elsewhere, or do not change."""
 
 _MOST_BYTES = 1 << 20
-"""Bytes of a tensor that is copied: the counts of a metric have fewer, and buffers are copied elsewhere."""
+"""Largest size in bytes of a tensor to copy. The counts of a metric are smaller, and buffers are copied elsewhere."""
 
 
 @contextmanager
 def attributes_restored(model: nn.Module) -> Iterator[None]:
-    """Restore the attributes of all modules afterwards: values, elements of containers, and small tensors.
+    """Restore the attributes of all modules on exit: values, elements of containers, and small tensors.
 
     Objects of other classes stay the same objects, and changes inside them remain.
     """

@@ -21,11 +21,11 @@ LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
 """Function of the model and a batch that returns the value on which `backward` is called."""
 
 Recompute: TypeAlias = "Callable[[nn.Module, Remembered], Tensor]"
-"""The same as a function of the model and a micro-batch, as a trainer's adapter provides it."""
+"""The same function with a micro-batch instead of a batch, as a trainer's adapter provides it."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:
-    """Return the bits of a loss; several elements are summed."""
+    """Return the bits of a loss. If it has several elements, they are summed."""
     value = loss.detach().reshape(-1)
     value = value if value.numel() == 1 else value.sum().reshape(-1)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -33,14 +33,14 @@ def loss_bits(loss: Tensor) -> LossBits:
 
 
 def named_gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield each gradient by its parameter's name."""
+    """Yield each gradient with the name of its parameter."""
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             yield name, parameter.grad
 
 
 def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]:
-    """Yield a record of each gradient; for a sharded gradient, of this rank's part."""
+    """Yield a record of each gradient. For a sharded gradient, the record covers this rank's part."""
     for name, gradient in gradients:
         local = own_part(gradient).detach()
         local = local if local.layout is torch.strided else local.to_dense()  # a sparse gradient
@@ -60,12 +60,15 @@ def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]
 
 
 def digests_of(model: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Return the name of each parameter and the xxh3-128 of its bytes; for a sharded one, of this rank's part."""
+    """Return the name of each parameter and the xxh3-128 of its bytes on this rank."""
     return tuple((name, xxh3_128_hexdigest(block(own_part(value)))) for name, value in model.named_parameters())
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model in a compiled or data-parallel wrapper: it involves no other rank and has original names."""
+    """Return the model inside all compiled or data-parallel wrappers.
+
+    It involves no other rank and has original names.
+    """
     while True:
         inner = getattr(model, "_orig_mod", None) if hasattr(model, "_orig_mod") else None
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -86,10 +89,10 @@ def compute_again(
     """Recompute a step, then restore gradients, random-number state, buffers and attributes of modules.
 
     Args:
-        model: The model without a wrapper: a wrapper that waits for other ranks would wait forever.
+        model: The model without a wrapper. A wrapper that waits for other ranks would wait forever.
         micro_batches: The micro-batches of the step.
         loss_of: Returns the loss of a micro-batch.
-        scale: Factor by which a scaler multiplied each loss; None without a scaler.
+        scale: Factor by which a scaler multiplied each loss, or None without a scaler.
         restore_buffers: Restores the buffers to their state before the step.
     """
     with attributes_restored(model), _left_as_it_is(model, restore_buffers):
@@ -106,7 +109,7 @@ def compute_again(
 
 
 def unscale(model: nn.Module, scale: float | None) -> None:
-    """Remove a loss scaler's factor from all gradients as the scaler does: by multiplying with the inverse."""
+    """Remove the loss scale from all gradients as the scaler does, by multiplying with its inverse."""
     if scale is None:
         return
     inverse = 1.0 / scale

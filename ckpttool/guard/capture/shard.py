@@ -1,7 +1,7 @@
-"""One rank's tensors of a capture: written atomically, and read back.
+"""One rank's tensors of a capture, written atomically and read back.
 
-The header is written here and not by the safetensors library, which needs all tensors in memory at once. Here, one
-tensor at a time is copied from the device, hashed and written.
+The header is written here, because the safetensors library needs all tensors in memory at once. This module copies,
+hashes and writes one tensor at a time.
 """
 
 from __future__ import annotations
@@ -35,10 +35,17 @@ _IN_SAVES = "model."
 
 
 class ShardWriter:
-    """Writes one rank's part in a thread: a hung disk must not hang the training."""
+    """Writer of one rank's part in a thread, because a hung disk must not hang the training run."""
 
     def __init__(self, path: str, capture: RankCapture, tensors: Mapping[str, Tensor], *, is_first: bool) -> None:
-        """Store the folder, the record without its shard, the tensors, and whether this rank writes the head."""
+        """Store the arguments.
+
+        Args:
+            path: Path of the capture's folder.
+            capture: The record without its shard.
+            tensors: The tensors by name.
+            is_first: Whether this rank writes the head.
+        """
         self._path = path
         self._capture = capture
         self._tensors = tensors
@@ -51,8 +58,8 @@ class ShardWriter:
         """Write the complete part, or nothing.
 
         Raises:
-            WriteFailedError, OSError: It was not written; incomplete files were removed.
-            TimeoutError: The disk accepted no data until the timeout; incomplete files are removed once it responds.
+            WriteFailedError, OSError: The part was not written. Incomplete files were removed.
+            TimeoutError: The disk accepted no data until the timeout. Incomplete files are removed once it responds.
         """
         thread = threading.Thread(target=self._run, name="ckpttool-capture", daemon=True)
         thread.start()
@@ -93,14 +100,14 @@ class ShardWriter:
             replace_file(f"{self._path}/{HEAD}", head_bytes(capture_head), overwrite=False, backup=False)
 
     def _blocks(self, head: bytes, names: list[str]) -> Iterator[bytes | memoryview]:
-        """Yield the file's content; one tensor at a time is copied from the device."""
+        """Yield the file's content, copying one tensor at a time from the device."""
         yield head
         for name in names:
             self._go_on()
             yield block(self._tensors[name])
 
     def _go_on(self) -> None:
-        """Note progress; stop here if the caller has timed out."""
+        """Record progress, or raise an error here if the caller has timed out."""
         self._progress += 1
         if self._given_up:
             raise WriteFailedError(f"{self._path}: given up")
@@ -125,7 +132,7 @@ class Content:
         """Read the shard.
 
         Raises:
-            UnreadableState, OSError, ValueError: It does not match the record.
+            UnreadableState, OSError, ValueError: The shard does not match the record.
         """
         self._captured = captured
         content = read(captured.content, open_tensors(path))
@@ -136,11 +143,11 @@ class Content:
         self.batches: list[object] = content.get("batches", [])
         self.random: list[Mapping[str, object]] = content.get("rng", [])
         self.drawn: list[dict[str, object]] = content.get("drawn", [])
-        """The items that the training's data loaders returned for the step, if a guard without code captured it."""
+        """The items that the data loaders returned for the step, if a guard without code captured it."""
         self.optimizer: dict[str, object] = content.get("optimizer", {})
-        """`state`, and the names of its parameters as `updated`; empty in captures without it."""
+        """The optimizer's `state`, and the names of its parameters as `updated`. Empty if not captured."""
         self.scaler: dict[str, object] = content.get("scaler", {})
-        """State of the loss scaler; empty in captures without it."""
+        """State of the loss scaler. Empty if not captured."""
         expected = len(captured.micro_batches)
         parts = (self.parameters, self.buffers, self.batches, self.random, self.drawn, self.optimizer, self.scaler)
         if [type(part) for part in parts] != [dict, dict, list, list, list, dict, dict]:
@@ -149,7 +156,7 @@ class Content:
             name: (value.local if isinstance(value, Sharded) else value).requires_grad
             for name, value in self.parameters.items()
         }
-        """Whether each parameter required a gradient; empty if a light capture has no such data."""
+        """Whether each parameter required a gradient. Empty if a light capture has no such data."""
         if not all(isinstance(drawn, dict) and {"loader", "item"} <= drawn.keys() for drawn in self.drawn):
             raise UnreadableState("the items of the data loaders do not have the arrangement that ckpttool writes")
         if [len(self.batches), len(self.random)] != [expected, expected]:
@@ -159,7 +166,7 @@ class Content:
         """Load the weights of another file by parameter name, with or without the prefix `model.` of a save.
 
         Raises:
-            OSError, ValueError: It cannot be read.
+            OSError, ValueError: The file cannot be read.
         """
         stored = open_tensors(path)
         nested = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
@@ -173,7 +180,7 @@ class Content:
         """Combine sharded weights from all ranks.
 
         Raises:
-            ValueError: A part is missing, or they cannot be combined.
+            ValueError: A part is missing, or the parts cannot be combined.
         """
         for name, part in self.parameters.items():
             if isinstance(part, Sharded):
@@ -185,10 +192,10 @@ class Content:
 
 
 def put_together(parts: Sequence[Sharded]) -> Tensor:
-    """Return the complete tensor.
+    """Combine the parts of a sharded tensor.
 
     Args:
-        parts: Parts of all ranks of the mesh, in their order; the ranks fill the mesh row by row.
+        parts: Parts of all ranks of the mesh, in the order of ranks, which fill the mesh row by row.
 
     Raises:
         ValueError: A part is missing, the parts belong to different tensors, or one has the wrong shape for its

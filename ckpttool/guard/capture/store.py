@@ -1,4 +1,4 @@
-"""Captures on the disk: within a budget, tensor by tensor, and atomic."""
+"""Captures on disk, within a budget. They are written atomically, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -47,30 +47,33 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 CAPTURES = "captures"
-"""The folder of all captures, in the guard's folder."""
+"""Name of the folder of all captures, in the guard's folder."""
 
 _ROW = 3
-"""Number of consecutive captures of the same weights that are reported as a row."""
+"""Number of consecutive captures of the same weights that are reported as a series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureBudget:
-    """The budget for captures. Beyond it a capture is light: without weights."""
+    """The budget for captures. Further captures are light, without weights."""
 
     captures: int = 3
     """Maximum number of full captures per run."""
     light_captures: int = 20
-    """Maximum number of light captures per run; after that, nothing is captured."""
+    """Maximum number of light captures per run. After that, nothing is captured."""
     every_steps: int = 100
     """Minimum number of steps between two full captures."""
     nbytes: ByteCount = ByteCount(20 << 30)
-    """Maximum bytes of one rank's shard."""
+    """Maximum size of one rank's shard in bytes."""
     device_batches: ByteCount = DEVICE_BATCHES
-    """Bytes of an accelerator's memory for earlier batches of an accumulated step; beyond it they move to the host."""
+    """Bytes of accelerator memory for earlier batches of an accumulated step. Further batches move to the host."""
     host_batches: ByteCount = HOST_BATCHES
-    """Bytes of the host's memory for these; beyond it only fingerprints are kept, and the step cannot be replayed."""
+    """Bytes of host memory for these batches.
+
+    Of further batches only fingerprints are kept, which prevents a replay.
+    """
     reruns: int = 3
-    """Maximum number of steps per run that are recomputed in place."""
+    """Maximum number of steps per run to recompute in place."""
     full_gradients: bool = False
     """Whether every complete gradient is stored, not only its digest."""
     io_timeout: float = 60.0
@@ -83,28 +86,30 @@ class CaptureSettings:
 
     budget: CaptureBudget = CaptureBudget()
     loss_of: LossFunction | None = None
-    """Returns the loss of a micro-batch, given the model and the batch, so that the step can be recomputed in place."""
+    """Function that returns the loss of a micro-batch from model and batch, so that the step can be recomputed in
+    place.
+    """
     encode_batch: Callable[[object], object] | None = None
-    """Converts a batch to plain values if its classes cannot be saved."""
+    """Function that converts a batch to plain values if its classes cannot be saved."""
     run_config: EventValue = None
-    """User data for each capture, as plain JSON."""
+    """User data to store in each capture, as plain JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """Facts about the step that its stored micro-batches do not show."""
+    """Facts about a step that its stored micro-batches do not show."""
 
     step: Step
     optimizer_step: int | None = None
     scale: float | None = None
-    """Factor of the loss scaler; None without a loss scaler."""
+    """Loss scale, or None without a loss scaler."""
     scaler: Mapping[str, object] | None = None
     """State of the loss scaler."""
     buffers_left_out: tuple[str, ...] = ()
     restore_buffers: Callable[[], None] = lambda: None
-    """Restores the buffers to their state before the step's first forward pass."""
+    """Function that restores the buffers to their state before the step's first forward pass."""
     recompute: Recompute | None = None
-    """The trainer's own function to compute a micro-batch again; None if it has none."""
+    """The trainer's own function for recomputing a micro-batch, or None if it has none."""
     is_culprit: bool = False
     """Whether this rank's own values were not finite, before any reduction."""
 
@@ -126,14 +131,15 @@ class CaptureStore:
         """Store the guard's folder, the model, and the optimizer, if any.
 
         Args:
-            folder: The guard's folder, in the output folder; captures get a folder in it.
+            folder: The guard's folder, in the output folder. Captures are stored in a subfolder.
             model: The trained model, wrapped or not.
             emit: Receiver of events about captures and failures.
             rank: Rank of this process.
             world_size: Number of ranks that train together.
             settings: The data to capture, and the budget.
-            optimizer: The optimizer, whose state is captured if it fits; the disk must also have room for two more
-                copies of it, for the next checkpoint.
+            optimizer: The optimizer. Its state is captured if it fits and the disk has room for two more copies of it,
+                for the
+                next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"
         self._model = unwrapped(model)
@@ -153,11 +159,11 @@ class CaptureStore:
         return self._whole
 
     def saved(self) -> dict[str, int | None]:
-        """Return the number of captures: a restart does not get a new budget."""
+        """Return the numbers of captures, because a restart does not get a new budget."""
         return {"whole": self._whole, "light": self._light, "reruns": self._recomputation.count, "last": self._last}
 
     def restore(self, saved: Mapping[str, object]) -> None:
-        """Continue the counts."""
+        """Restore the numbers of captures."""
         numbers = {key: value for key, value in saved.items() if type(value) is int}
         self._whole, self._light = numbers.get("whole", 0), numbers.get("light", 0)
         self._recomputation.count, self._last = numbers.get("reruns", 0), numbers.get("last")
@@ -166,10 +172,10 @@ class CaptureStore:
         """Recompute the step if possible, and write the data for recomputing it elsewhere.
 
         All ranks call it at the same time, without communication. The weights must be those of the forward pass, and
-        the gradients must not be clipped yet; both are unchanged when it returns.
+        the gradients must not be clipped yet. Both are unchanged when it returns.
 
         Returns:
-            The capture's folder; None without a capture, which an event reports.
+            The capture's folder, or None without a capture, which an event reports.
         """
         level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches) and memory.holds_all)
         if level is None and self._recomputation.count >= self._budget.reruns:
@@ -215,18 +221,18 @@ class CaptureStore:
         return path
 
     def recheck(self, memory: StepMemory, facts: StepFacts, suspicion: GuardEventKind, of_step: Step) -> bool:
-        """Compute a step of finite values again, compare it with itself, and report the result.
+        """Recompute a step with finite values, compare the results, and report the outcome.
 
-        Gradients are compared if no other rank had a part in them, losses in any case.
+        Losses are always compared. Gradients are compared only if no other rank contributed to them.
 
         Args:
             memory: The micro-batches of the step.
             facts: Facts about the step.
-            suspicion: The event that made this rank suspicious; RECOMPUTED: a step that differed when recomputed.
+            suspicion: The event that made this rank suspicious. RECOMPUTED means a step that differed when recomputed.
             of_step: The step of that event.
 
         Returns:
-            Whether the result is another one.
+            Whether the result differs.
         """
         is_alone = self._world_size == 1
         before = original(self._model, memory)
@@ -251,7 +257,7 @@ class CaptureStore:
         return same is False
 
     def _report_row(self, facts: StepFacts) -> None:
-        """Report once that several consecutive captures are of the same weights."""
+        """Report once that several consecutive captures have the same weights."""
         applied = facts.optimizer_step
         if applied is None or self._before != (facts.step - 1, applied):
             self._row_began = facts.step
@@ -312,7 +318,7 @@ class CaptureStore:
         return path, capture
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
-        """Return the batch if it can be saved, else the reason why not."""
+        """Return the batch if it can be saved, else the reason."""
         if micro.let_go is not None:
             return None, LeftOut(path="", reason=micro.let_go, is_over_budget=True)
         encode = self._settings.encode_batch
@@ -324,7 +330,7 @@ class CaptureStore:
         return batch, None
 
     def _optimizer_state(self) -> dict[str, object] | None:
-        """Return the optimizer's state, and the names of its parameters; None if it cannot be saved."""
+        """Return the optimizer's state and the names of its parameters, or None if it cannot be saved."""
         if self._optimizer is None or not hasattr(self._optimizer, "state_dict"):
             return None
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
@@ -395,7 +401,7 @@ class CaptureStore:
         )
 
     def _free_folder(self, step: Step) -> str:
-        """Return the folder of this step; another one if this rank captured the same step before a restart."""
+        """Return a new folder for this step, with a suffix if this rank captured the same step before a restart."""
         for attempt in range(1000):
             path = f"{self._folder}/{folder_name(step, attempt)}"
             if not os.path.lexists(f"{path}/{record_name(self._rank)}"):
@@ -408,14 +414,14 @@ def _device(model: nn.Module) -> str:
 
 
 def _free_bytes(folder: str) -> int | None:
-    """Return the free space; None if the file system does not show it."""
+    """Return the free space in bytes, or None if the file system does not report it."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
-    """Restore the current buffers afterwards: a guard in watch mode keeps the changes of the step."""
+    """Restore the current buffers on exit, because a guard in watch mode keeps the changes of the step."""
     # By name: Megatron-core's wrapper has a list where a module has the method `buffers`.
     buffers = [(buffer, buffer.detach().clone()) for _, buffer in model.named_buffers()]
     try:
@@ -427,7 +433,7 @@ def _put_back(model: nn.Module) -> Iterator[None]:
 
 
 def _plain(value: object) -> object:
-    """Return a batch with plain dicts in place of a library's collator types: a model accepts both."""
+    """Return a batch with plain dicts in place of a library's collator types. Models accept both."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if type(value) in {list, tuple}:
@@ -437,7 +443,7 @@ def _plain(value: object) -> object:
 
 
 def _items(memory: StepMemory) -> list[dict[str, object]]:
-    """Return the items that data loaders returned for the step; none if one of them cannot be saved."""
+    """Return the items that data loaders returned for the step, or an empty list if one cannot be saved."""
     items: list[dict[str, object]] = [
         {"loader": drawn.loader, "item": _plain(drawn.item), "changed": drawn.was_moved} for drawn in memory.drawn
     ]
@@ -449,7 +455,7 @@ def _items(memory: StepMemory) -> list[dict[str, object]]:
 
 
 def _model_config(model: nn.Module) -> EventValue:
-    """Return the config of a library's model, as far as it is plain data."""
+    """Return the plain data in the config of a library's model."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         return None

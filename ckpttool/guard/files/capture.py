@@ -1,4 +1,4 @@
-"""Records of a step with non-finite values: each rank's `r00000.json` next to its shard, and rank 0's `capture.json`.
+"""Records of a non-finite step: each rank's `r00000.json` next to its shard, and rank 0's `capture.json`.
 
 Both are read without torch, and neither is trusted: a shard is opened by the name for its rank, never by a name in a
 file. Each has `"resumable": false`, in case it is found without the other.
@@ -45,22 +45,22 @@ from ckpttool.guard.model.capture import (
 )
 
 HEAD = "capture.json"
-"""Record of rank 0, which does not wait for others."""
+"""Name of rank 0's record, which does not wait for other ranks."""
 
 _FOLDER = re.compile(r"nan-at-([0-9]{8,18})(?:-[0-9]{1,3})?")
-"""A name that matches no trainer's pattern for checkpoints: no layout recognizes a capture."""
+"""Pattern of a capture's folder. It matches no trainer's pattern for checkpoints, so no layout recognizes a capture."""
 
 _RECORD = re.compile(r"r([0-9]{5,7})\.json")
 
 RECORD_LIMIT = ByteCount(256 << 20)
-"""Bytes: 100,000 gradients and the tree of as many parameters need 40 MB."""
+"""Largest size of a record in bytes. 100,000 gradients, and the tree of as many parameters, need 40 MB."""
 
 _RANK_SCHEMA = "ckpttool/capture-rank/1"
 _HEAD_SCHEMA = "ckpttool/capture/1"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _BITS = re.compile(r"(?:[0-9a-f]{2}){1,16}")
 _OVER_BUDGET_BEFORE = ("above the limit of ", "beyond ")
-"""Beginning of the reason in captures without the field `over_budget`, if there was no room for a part."""
+"""Beginnings of the reason for a missing part, in captures without the field `over_budget`, if there was no room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,14 @@ class CaptureHead:
     step: Step
     world_size: int
     time: str
-    """UTC, to the second."""
+    """Time in UTC, to the second."""
 
 
 def folder_name(step: Step, attempt: int = 0) -> str:
-    """Return the name of a capture's folder; `attempt` distinguishes captures of the same step; it counts from 1."""
+    """Return the name of a capture's folder.
+
+    `attempt` distinguishes later captures of the same step, counted from 1.
+    """
     return f"nan-at-{step:08d}" + (f"-{attempt}" if attempt else "")
 
 
@@ -104,7 +107,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
     """Decode the output of `head_bytes`.
 
     Raises:
-        ParseError: It is truncated, edited, or another file.
+        ParseError: The data is truncated, edited, or from another file.
     """
     record = _complete_record(data, _HEAD_SCHEMA, where)
     return CaptureHead(
@@ -115,7 +118,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
 
 
 def rank_bytes(capture: RankCapture) -> bytes:
-    """Encode the record of one rank; `read_rank` decodes it. The content has the model's order."""
+    """Encode the record of one rank in the model's order. `read_rank` decodes it."""
     rerun: Json = None
     if capture.rerun is not None:
         rerun = {
@@ -190,10 +193,10 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     Args:
         data: The complete file.
         rank: The rank in its file name.
-        where: Names the file in errors.
+        where: Name of the file for error messages.
 
     Raises:
-        ParseError: It is truncated, edited, from another rank, or another file.
+        ParseError: The data is truncated, edited, from another rank, or from another file.
     """
     record = _complete_record(data, _RANK_SCHEMA, where)
     if get_int(record, "rank", where=where) != rank:
@@ -251,7 +254,7 @@ def _complete_record(data: bytes, schema: str, where: str) -> JsonObject:
 
 
 def _world_size(record: JsonObject, least: int, where: str) -> int:
-    """Return the world size, if it is plausible: readers iterate over all ranks."""
+    """Return the world size if it is plausible, because readers iterate over all ranks."""
     world_size = get_int(record, "world_size", minimum=least, where=where)
     if world_size > MAX_RANKS:
         raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=where, key="world_size")
@@ -329,12 +332,12 @@ def _texts(values: Iterable[Json]) -> tuple[str, ...]:
 
 
 def head_step(name: str) -> Step | None:
-    """Return the step in a folder's name; None if it is not a capture's."""
+    """Return the step in a folder's name, or None if it is not the name of a capture."""
     match = _FOLDER.fullmatch(name)
     return None if match is None else Step(int(match[1]))
 
 
 def rank_of_record(name: str) -> Rank | None:
-    """Return the rank in a record's file name; None if it is not a record."""
+    """Return the rank in a record's file name, or None if it is not the name of a record."""
     match = _RECORD.fullmatch(name)
     return None if match is None else Rank(int(match[1]))

@@ -1,6 +1,6 @@
 """The events of one rank: a file with one line per event, and the other receivers.
 
-It is read like any log, by `logs/guard_events.py`.
+`logs/guard_events.py` reads the file like any log.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.guard.model.guarding import Emit
 
 LONGEST_LINE = 4096
-"""Bytes that one `write` appends atomically, even if others write to the file."""
+"""Number of bytes that one `write` appends atomically, even if others write to the file."""
 _ROOM_FOR_LOST = 32
-"""Bytes of a line reserved for the number of lines that could not be written."""
+"""Number of bytes in a line that are reserved for the number of lost lines."""
 
 _NEVER_CUT = ("schema", "kind", "step", "time", "cut")
 
 _ROTATED_AT = 256 << 20
-"""Bytes at which a file is renamed to `.1`: a few million steps."""
+"""Size in bytes at which a file is renamed to `.1`, after a few million steps."""
 
 _MOST_WAITING = 4 << 20
-"""Maximum bytes that wait for an unresponsive disk; later lines are dropped and counted."""
+"""Maximum number of bytes that wait for an unresponsive disk. Later lines are dropped and counted."""
 
 _STEP_BYTES = 512
-"""Bytes that the numbers of a step count while they wait; the line has about half. The writer encodes it with others:
-between the operations of a training that takes several times as long."""
+"""Number of bytes that a step counts while it waits. Its line is about half as long.
+
+The writer encodes several steps together, because encoding between the operations of a training run takes several times
+as long.
+"""
 
 _ONE_WRITE = 1 << 16
-"""Bytes per write: each call yields to the training, which costs milliseconds on a busy machine."""
+"""Number of bytes per write. Each call yields to the training run, which costs milliseconds on a busy machine."""
 
 _BUFFERED_SECONDS = 1.0
 _BUFFERED_BYTES = 1 << 16
-"""Maximum lines per write: a loop of ten thousand steps per second must not lose any."""
+"""Number of waiting bytes at which the writer wakes up, so that a loop of 10,000 steps per second loses no line."""
 
 _DURABLE = frozenset(
     {
@@ -58,13 +61,13 @@ _DURABLE = frozenset(
         GuardEventKind.SAVED,
     }
 )
-"""Events that must be on the disk before the training continues, or ends."""
+"""Events that must be on disk before training continues or ends."""
 
 
 class EventFile:
-    """Writes events in its own thread, so that a slow disk does not delay the training.
+    """Writer of events in its own thread, so that a slow disk does not delay training.
 
-    Nothing here raises: lines that cannot be written are counted, and the next written line contains their number. A
+    It never raises: lines that cannot be written are counted, and the next written line contains their number. A
     process that was forked from this one, such as a data loader, writes nothing.
     """
 
@@ -81,16 +84,16 @@ class EventFile:
         io_timeout: float = 60.0,
         rotate_at: int = _ROTATED_AT,
     ) -> None:
-        """Begin a file, or append to that of an earlier process.
+        """Create a file, or append to the file of an earlier process.
 
         Args:
-            output: The output folder of the training run; the file is `guard/events-00000.jsonl` in it.
+            output: The output folder of the training run, which will contain `guard/events-00000.jsonl`.
             rank: Rank of this process, among all.
             world_size: Number of processes.
-            step: The step after which this process continues; 0: a fresh start.
+            step: The step after which this process continues, or 0 for a fresh start.
             policy: The active policy, and its settings.
             switched_on: How the guard was switched on: `code`, or the name of an environment variable.
-            versions: Versions of the training's software, by name.
+            versions: Versions of the run's software, by name.
             io_timeout: Timeout in seconds for a disk that does not respond.
             rotate_at: Number of bytes from which the file is rotated.
         """
@@ -110,7 +113,7 @@ class EventFile:
             "policy": policy,
             "switched_on": switched_on,
         }
-        """The first line of a process: its rank, and its versions."""
+        """The first line of a process, with its rank and its versions."""
         self._pid = os.getpid()
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)
@@ -126,7 +129,7 @@ class EventFile:
         self._at_the_end = _at_the_end(self.close)
 
     def emit(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Write one event at a step. It is an `Emit`."""
+        """Write one event at a step. Matches the `Emit` protocol."""
         if os.getpid() != self._pid or self._is_closed:
             return
         is_step = kind is GuardEventKind.STEP
@@ -164,7 +167,7 @@ class EventFile:
             return self._wait(self._emitted)
 
     def close(self) -> None:
-        """Write the remaining events, and end. Later events are ignored."""
+        """Write the remaining events, and close the file. Later events are ignored."""
         if os.getpid() != self._pid:
             return
         self._at_the_end()
@@ -187,7 +190,7 @@ class EventFile:
         return self._time
 
     def _wait(self, line: int) -> bool:
-        """Return whether a line was written in time; after a timeout, do not wait again until the disk responds."""
+        """Return whether a line was written in time. After a timeout, do not wait again until the disk responds."""
         in_time = self._changed.wait_for(lambda: self._done >= line, 0 if self._is_hung else self._io_timeout)
         self._is_hung = not in_time
         return in_time
@@ -222,10 +225,10 @@ class EventFile:
 
 
 class EventSinks:
-    """All receivers of events: the file of this rank, and the sinks. Nothing here raises."""
+    """All receivers of events: the file of this rank, and the sinks. It never raises."""
 
     def __init__(self, sinks: Sequence[Emit], *, begin: Callable[[], EventFile | None]) -> None:
-        """Store the sinks, and a function that opens the file at the first event; it returns None for no file."""
+        """Store the sinks, and a function that opens the file at the first event, or returns None for no file."""
         self.sinks: list[Emit] = list(sinks)
         """A sink that raises three times is removed."""
         self._begin: Callable[[], EventFile | None] | None = begin
@@ -233,7 +236,7 @@ class EventSinks:
         self._failures: Counter[int] = Counter()
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Send an event to all receivers. It is an `Emit`."""
+        """Send an event to all receivers. Matches the `Emit` protocol."""
         if (begin := self._begin) is not None:
             self._begin = None
             self._file = begin()
@@ -249,7 +252,7 @@ class EventSinks:
             self.tell(event.kind, step=event.step, **event.values)
 
     def close(self) -> None:
-        """Write the remaining lines."""
+        """Write the remaining lines, and close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -261,7 +264,7 @@ class EventSinks:
 
 
 class _File:
-    """The file, reopened after each failure."""
+    """A file that is reopened after each failure."""
 
     def __init__(self, path: str, rotate_at: int) -> None:
         self.path = path
@@ -273,7 +276,7 @@ class _File:
         self._is_torn = False
 
     def write(self, lines: bytes, about: Mapping[str, EventValue]) -> None:
-        """Write some lines, or count those that are not completely written."""
+        """Write some lines, and count the lines that were not completely written."""
         try:
             self._write(lines, about)
         except Exception:  # noqa: BLE001  after any error the next line may succeed, and a caller waits for this one
@@ -299,7 +302,7 @@ class _File:
             self.close()
 
     def _put(self, lines: bytes) -> int:
-        """Write as much as fits, and return the number of bytes."""
+        """Write as much as fits, and return the number of bytes written."""
         # A line that was torn by a full disk or a kill ends here, and does not damage these lines.
         ending = b"\n" if self._is_torn else b""
         put = os.write(cast("int", self._handle), ending + lines)
@@ -322,14 +325,13 @@ class _File:
                 os.fsync(self._handle)
 
     def close(self) -> None:
-        """Close it, if it is open."""
         if self._handle is not None:
             close(self._handle)
         self._handle = None
 
 
 def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
-    """Join lines into batches: at most this many bytes, or one line."""
+    """Join lines into batches of at most `most` bytes. A longer line becomes its own batch."""
     batch: list[bytes] = []
     size = 0
     for line in lines:
@@ -356,7 +358,7 @@ def _moment(seconds: float) -> str:
 
 
 def _line(record: dict[str, EventValue]) -> bytes:
-    """Encode a record on one line, truncated to fit; non-finite values become text, because `jq` rejects them."""
+    """Encode a record on one line, truncated to fit. Non-finite values become text, because `jq` rejects them."""
     text = _encode(record)
     cut = dict(record)
     while len(text) >= LONGEST_LINE - _ROOM_FOR_LOST:
@@ -372,7 +374,7 @@ def _line(record: dict[str, EventValue]) -> bytes:
 
 
 def _line_or_none(record: dict[str, EventValue]) -> bytes | None:
-    """Encode a record; None if a value cannot be encoded, which must not end a training."""
+    """Encode a record, or return None if a value cannot be encoded, because that must not end a training run."""
     try:
         return _line(record)
     except Exception:  # noqa: BLE001  as above

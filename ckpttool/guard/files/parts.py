@@ -1,4 +1,4 @@
-"""Captures in a folder, and one rank's part of a capture, verified; without torch."""
+"""Captures in a folder, and one verified rank's part of a capture, read without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ckpttool.guard.files.capture import (
 from ckpttool.guard.model.capture import CaptureLevel, RankCapture
 
 _PLACES = ("", "captures", "guard/captures")
-"""Places of captures below a path: the folder of captures, the guard's folder, the output folder."""
+"""Places of captures relative to the folder of captures, the guard's folder, or the output folder."""
 
 _BLOCK = 8 << 20  # bytes of a shard that are hashed at once
 
@@ -33,7 +33,7 @@ def is_capture(storage: Storage, folder: str = "") -> bool:
 
 
 def capture_folders(path: str) -> list[str]:
-    """Return the folders of all captures below a path, relative to it; '' is the path itself.
+    """Return the folders of all captures below a path, relative to it. "" is the path itself.
 
     Raises:
         UnknownLayoutError: There is no capture.
@@ -48,11 +48,11 @@ def capture_folders(path: str) -> list[str]:
 
 
 def only_capture(path: str) -> str:
-    """Return the path of the one capture at or below a path.
+    """Return the path of the only capture at or below a path.
 
     Raises:
         UnknownLayoutError: There is no capture.
-        UsageError: There are several.
+        UsageError: There are several captures.
     """
     folders = capture_folders(path)
     paths = [f"{path.rstrip('/')}/{folder}" if folder else path for folder in folders]
@@ -71,7 +71,7 @@ def _folders(storage: Storage, place: str) -> list[str]:
 
 
 def records(path: str) -> list[RankCapture]:
-    """Return the readable records of a capture, by rank; their tensors are not read."""
+    """Return the readable records of a capture, by rank. Their tensors are not read."""
     storage = open_storage(path)
     readable = []
     numbers = [rank_of_record(entry.name) for entry in storage.entries("")]
@@ -84,10 +84,10 @@ def records(path: str) -> list[RankCapture]:
 
 
 def part_of_rank(path: str, rank: int) -> RankCapture:
-    """Return the record of one rank, whose tensors were compared with their digest.
+    """Return the record of one rank after comparing its tensors with their digest.
 
     Raises:
-        IncompleteError: It is missing, damaged, or not sufficient for a replay.
+        IncompleteError: The record is missing, damaged, or not sufficient for a replay.
     """
     storage = open_storage(path)
     try:
@@ -106,10 +106,10 @@ def part_of_rank(path: str, rank: int) -> RankCapture:
 
 
 def refuse_unreplayable(captured: RankCapture, path: str) -> None:
-    """Refuse a part of a capture without weights or batches.
+    """Raise an error if a part of a capture has no weights or no batches.
 
     Raises:
-        IncompleteError: It has none.
+        IncompleteError: The part cannot be replayed.
     """
     if captured.level is CaptureLevel.LIGHT:
         raise IncompleteError(
@@ -135,7 +135,7 @@ def shard_digest(storage: Storage, path: str) -> str:
     """Return the xxh3-128 of a file.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     from xxhash import xxh3_128
 

@@ -1,4 +1,4 @@
-"""Results of replays, recorded beside their capture: `replay-000.json`, `replay-001.json` and so on."""
+"""Results of replays, recorded in the folder of their capture as `replay-000.json`, `replay-001.json` and so on."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SCHEMA = "ckpttool/recorded-replay/1"
 _NAME = re.compile(r"replay-[0-9]{3}\.json")
 _LIMIT = ByteCount(16 << 20)
 _MOST = 1000
-"""Greatest number of recorded replays of a capture."""
+"""Maximum number of recorded replays per capture."""
 _MOST_READ = 20
 
 
 def record(folder: str, replay: RecordedReplay) -> str:
-    """Write a result to a capture's folder, next to earlier ones, and return the file's path.
+    """Write a result to a capture's folder, next to earlier results, and return the file's path.
 
     Raises:
-        WriteFailedError: It cannot be written, or there are too many.
+        WriteFailedError: The file cannot be written, or there are too many.
     """
     for number in range(_MOST):
         path = f"{folder}/replay-{number:03d}.json"
@@ -40,7 +40,7 @@ def record(folder: str, replay: RecordedReplay) -> str:
 
 
 def recorded(folder: str) -> tuple[RecordedReplay, ...]:
-    """Return the results in a capture's folder, by name; damaged files and an unreadable folder have none."""
+    """Return the results in a capture's folder, by name. Damaged files and an unreadable folder are skipped."""
     storage = open_storage(folder)
     try:
         entries = storage.entries("")

@@ -1,4 +1,4 @@
-"""Lines of a guard in the log of the training run, in the words of torch_npu's detector and of MindFormers' monitor.
+"""The guard's lines in the log of the training run, worded like torch_npu's detector and MindFormers' monitor.
 
 People search their logs for these phrases. The lines go to Python's logger `ckpttool.guard`, which has no handler of
 its own: without a handler, Python prints warnings on stderr. Steps are appended to the original sentences.
@@ -24,30 +24,30 @@ from ckpttool.core.domain.units import Step
 LOGGER = logging.getLogger("ckpttool.guard")
 
 _MOST_REMEMBERED = 100
-"""Number of abnormal values that a strike can list; usually three make a strike."""
+"""Maximum number of abnormal values to list for a strike. Usually three make a strike."""
 
 Line = tuple[int, str]
-"""A level, and a text."""
+"""A logging level and a text."""
 
 
 def log_embedding(step: Step, squares: float | None) -> None:
-    """Log the embedding's sum of squares at a save, as MindFormers does; None: not measured."""
+    """Log the embedding's sum of squares at a save, as MindFormers does. None means that it was not measured."""
     if squares is not None:
         _log((logging.INFO, f"embedding_local_norm: {squares} of step {step}"))
 
 
 class Words:
-    """Writes the lines of events. It is an `Emit`, and never raises."""
+    """Logger of events in the trainers' words. It matches the `Emit` protocol and never raises."""
 
     def __init__(self, rank: Callable[[], int]) -> None:
-        """Store a function that returns this process's rank; it is called at an event, when ranks are known."""
+        """Store a function that returns this process's rank. It is called at an event, when ranks are known."""
         self._rank = rank
         self._applied: EventValue = None
         self._spikes: deque[tuple[float, str]] = deque(maxlen=_MOST_REMEMBERED)
         self._above = ""  # the reason of the last drop, up to the details
 
     def __call__(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Write the lines of one event; most events have none."""
+        """Log the lines of one event. Most events have no lines."""
         if kind is GuardEventKind.STEP:
             self._applied = values.get("optimizer_step")
             return
@@ -130,7 +130,7 @@ class Words:
 
 
 _WITHOUT = "dropped without a threshold"
-"""For drops that MindFormers does not make, and so has no words for: a non-finite loss or norm, other rules."""
+"""Text for drops that MindFormers does not make: for a non-finite loss or norm, or by other rules."""
 _WITHOUT_IN_WATCH = f"would be {_WITHOUT}"
 
 _LINES: Mapping[GuardEventKind, Callable[[Words, Step, Mapping[str, EventValue]], Iterator[Line]]] = MappingProxyType(
@@ -156,7 +156,7 @@ def _log(line: Line) -> None:
 
 
 def _seconds(clock: EventValue) -> float:
-    """Return a moment on this machine's own clock; the current one if it is not given."""
+    """Return `clock` in seconds, or the current local time of this machine if it is missing."""
     if isinstance(clock, (int, float)):
         return float(clock)
     now = time.time()

@@ -9,34 +9,34 @@ from ckpttool.core.domain.units import Rank, Step
 
 
 class Cause(str, Enum):
-    """The cause of a suspicious step. The first two are faults of hardware."""
+    """The cause of a suspicious step. The first two causes are faults of hardware."""
 
     TRANSIENT = "transient"
-    """The device erred once: the same computation on it gave another result at once."""
+    """The device failed once: the same computation on it gave another result immediately."""
     PERSISTENT = "persistent"
-    """The device errs again and again: it repeats the result, and another device has another one."""
+    """The device fails repeatedly: it gives the same wrong result again, and another device gives another result."""
     DATA_OR_MODEL = "data-or-model"
-    """Every device has the same result: the data, or the training's own software."""
+    """Every device gives the same result, so the cause is the data or the software of the training run."""
     UNKNOWN = "unknown"
     """The computation that would decide is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """One suspicious step of one rank, and its cause."""
+    """One suspicious step of one rank, with its cause."""
 
     step: Step
     rank: Rank | None
-    """None if the rank is unknown."""
+    """The rank, or None if it is unknown."""
     host: str
-    """Empty if unknown."""
+    """The host. Empty if unknown."""
     device: str
-    """Such as `cuda:0`; empty if unknown."""
+    """The device, such as `cuda:0`. Empty if unknown."""
     suspicion: str
     """The kind of the event: `nonfinite`, `sdc-strike`, `checksum-abnormal` or `replicas-disagree`."""
     cause: Cause
     why: str
-    """One sentence: the evidence, or the computation that would decide."""
+    """One sentence with the evidence, or with the computation that would decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Causes:
     data_or_model: int
     unknown: int
     advice: str
-    """One sentence: what to do."""
+    """The advised action in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReplay:
-    """The result of a replay, as recorded beside the capture."""
+    """The result of a replay, as recorded in the folder of the capture."""
 
     host: str
     device: str
@@ -65,4 +65,4 @@ class RecordedReplay:
     """A value of `NanVerdict`."""
     why: str
     ranks: tuple[Rank, ...]
-    """The ranks that were computed again."""
+    """The recomputed ranks."""

@@ -12,13 +12,13 @@ from ckpttool.core.domain.units import Step
 
 
 class Action(IntEnum):
-    """The decision about an update. Ranks agree on the largest."""
+    """The decision about an update. The ranks agree on the largest value."""
 
     APPLY = 0
     SKIP = 1
-    """The update is dropped: weights, optimizer and buffers stay as they were."""
+    """The update is dropped, and weights, optimizer and buffers do not change."""
     STOP = 2
-    """The update is dropped, and training ends here."""
+    """The update is dropped, and the training run ends."""
 
 
 class GuardMode(str, Enum):
@@ -26,7 +26,7 @@ class GuardMode(str, Enum):
 
     ACT = "act"
     WATCH = "watch"
-    """Nothing is dropped; the events show the updates that would have been dropped."""
+    """Nothing is dropped. Events show the updates that would have been dropped."""
 
 
 class Emit(Protocol):
@@ -39,17 +39,17 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The decision that one rank would make about its update, from its own numbers."""
+    """The decision that one rank would make about its update, based on its own numbers."""
 
     action: Action
     norm: float
-    """L2 norm of all gradients, before clipping; it may be NaN or infinite."""
+    """L2 norm of all gradients, before clipping. It may be NaN or infinite."""
     is_finite: bool
-    """Whether the norm and every local loss are finite; or only gradients are not, because of a loss scaler."""
+    """Whether the norm and every local loss are finite, or only gradients overflowed because of the loss scale."""
 
     @property
     def is_overflow(self) -> bool:
-        """Whether only a loss scaler's scale is too large: no rank has another non-finite value."""
+        """Whether the loss scale is too large, and no rank has another non-finite value."""
         return self.is_finite and not math.isfinite(self.norm)
 
 
@@ -60,4 +60,4 @@ class Decision:
     action: Action
     events: tuple[GuardEvent, ...] = ()
     limit: float | None = None
-    """Norm to which the gradients are scaled down; None: as without the guard."""
+    """Norm to which the gradients are scaled down, or None for no change."""

@@ -1,4 +1,4 @@
-"""The report of a guarded training run."""
+"""The report on a guarded training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.health.model.reading import LogReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedUpdate:
-    """An update that was dropped, or would have been."""
+    """An update that was dropped, or would have been dropped in watch mode."""
 
     step: Step
     kind: str
@@ -23,31 +23,31 @@ class DroppedUpdate:
     ranks: tuple[Rank, ...]
     """The ranks whose numbers were the reason, if known."""
     message: str
-    """One sentence."""
+    """The reason in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureTold:
-    """A captured step."""
+    """A captured step, as reported in events."""
 
     step: Step
     path: str
-    """Its folder, as the training saw it."""
+    """Path of its folder, as the training process recorded it."""
     here: str
-    """Its folder, relative to the event file, which may have been moved or copied since."""
+    """Path of its folder relative to the event file, which may have been moved or copied since."""
     verdict: str | None
-    """`transient`, if it was finite when recomputed; None: a replay decides."""
+    """`transient` if the step was finite when recomputed. None if only a replay decides."""
     culprits: tuple[Rank, ...]
     """Ranks whose own numbers were not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultTold:
-    """A strike, a wrong product, or replicas that differ."""
+    """A strike, a wrong product, or replicas that differ, as reported in events."""
 
     step: Step
     rank: Rank | None
-    """None if unknown."""
+    """The rank, or None if it is unknown."""
     since_step: Step | None
     """For a strike, the step of its first abnormal value."""
     message: str
@@ -56,21 +56,21 @@ class FaultTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """The events of one rank. Steps repeated after a restart count again."""
+    """The events of one rank. Steps that were repeated after a restart count again."""
 
     rank: Rank
     host: str
-    """Host of its last process."""
+    """Host of the rank's last process."""
     starts: int
     """Number of processes that wrote events."""
     first_step: Step | None
     last_step: Step | None
-    """The last step in its events."""
+    """The last step in the rank's events."""
     steps: int
     applied: int
     dropped: int
     overflows: int
-    """Number of updates that a loss scaler skipped; neither applied nor dropped."""
+    """Number of updates that a loss scaler skipped. They count as neither applied nor dropped."""
     captures: int
     capture_failures: int
     strikes: int
@@ -80,34 +80,37 @@ class RankReport:
     failed_saves: int
     last_save_failed: bool
     save_error: str | None
-    """Step and error of the last save that failed; None: no save failed."""
+    """Step and error of the last save that failed, or None if no save failed."""
     guard_errors: int
     switched_off: tuple[str, ...]
     """Parts of the guard that were switched off."""
     lost_lines: int
     """Number of events that could not be written."""
     overhead: float | None
-    """The guard's mean share of a step; None if it was not measured."""
+    """The guard's mean share of a step, or None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport(Answered):
-    """The events of a guarded run, and the next action. All ranks decide alike, so most numbers apply to any rank."""
+    """The events of a guarded run, and the next action.
+
+    All ranks make the same decisions, so most numbers apply to any rank.
+    """
 
     NOUN = "guard-report"
 
     ranks: tuple[RankReport, ...]
-    """In ascending order."""
+    """The ranks in ascending order."""
     world_size: int | None
-    """The number of ranks; None if no file has it."""
+    """The number of ranks, or None if no file contains it."""
     is_watching: bool
-    """Whether an update would have been dropped, and was not."""
+    """Whether an update would have been dropped but was not."""
     switched_on: tuple[str, ...]
-    """How it was switched on: `code`, or the name of an environment variable; several if its starts differed."""
+    """How the guard was switched on: `code`, or the name of an environment variable. Starts may differ."""
     stopped_at: Step | None
-    """Step at which too many consecutive updates were dropped, if the training has not continued since."""
+    """Step at which too many consecutive updates were dropped, if the run has not continued since."""
     drops: tuple[DroppedUpdate, ...]
-    """The first captures, by step."""
+    """The first dropped updates, by step."""
     captures: tuple[CaptureTold, ...]
     in_a_row: tuple[CaptureRow, ...]
     """Series of two or more consecutive captures with the same weights."""
@@ -115,17 +118,17 @@ class GuardReport(Answered):
     abnormal_products: tuple[FaultTold, ...]
     disagreements: tuple[FaultTold, ...]
     alarms: tuple[str, ...]
-    """Sentences."""
+    """Alarms as sentences."""
     forgotten: tuple[str, ...]
-    """State that was lost at a resume; sentences."""
+    """State that was lost at a resume, as sentences."""
     errors: tuple[str, ...]
-    """Errors in the guard itself; the first of each part."""
+    """Errors in the guard itself, with the first error of each part."""
     attributions: tuple[Attribution, ...]
     """The suspicious steps with their causes, by step."""
     causes: tuple[Causes, ...]
-    """The number of each cause by host and rank, those to act on first."""
+    """The number of each cause by host and rank, with the most urgent causes first."""
     next: tuple[tuple[str, ...], ...]
-    """Commands as words, the most urgent first."""
+    """Suggested commands as lists of words, the most urgent first."""
     reading: LogReading
 
     @property
@@ -142,53 +145,53 @@ class GuardReport(Answered):
 
     @property
     def applied(self) -> int:
-        """Number of those that were applied."""
+        """Number of updates that were applied."""
         return max((rank.applied for rank in self.ranks), default=0)
 
     @property
     def dropped(self) -> int:
-        """Number of those that were dropped."""
+        """Number of updates that were dropped."""
         return max((rank.dropped for rank in self.ranks), default=0)
 
     @property
     def overflows(self) -> int:
-        """Number of those that a loss scaler skipped."""
+        """Number of updates that a loss scaler skipped."""
         return max((rank.overflows for rank in self.ranks), default=0)
 
     @property
     def starts(self) -> int:
-        """Number of starts of the training."""
+        """Number of starts of the training run."""
         return max((rank.starts for rank in self.ranks), default=0)
 
     @property
     def saves(self) -> int:
-        """Number of checkpoints that every rank with any save has written."""
+        """Number of checkpoints that were written by every rank that saved anything."""
         return min((rank.saves for rank in self.ranks if rank.saves), default=0)
 
     @property
     def worst_saves(self) -> RankReport | None:
-        """The rank with the most failed saves, preferably one whose last save failed; None if no save failed."""
+        """The rank with the most failed saves, preferably one whose last save failed. None if no save failed."""
         failed = [rank for rank in self.ranks if rank.failed_saves]
         return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
 
     @property
     def failed_saves(self) -> int:
-        """Maximum number of checkpoints of which a rank could not write its part."""
+        """Largest number of checkpoints of which one rank could not write its part."""
         return max((rank.failed_saves for rank in self.ranks), default=0)
 
     @property
     def last_save_failed(self) -> bool:
-        """Whether the last save failed, on any rank."""
+        """Whether the last save failed on any rank."""
         return any(rank.last_save_failed for rank in self.ranks)
 
     @property
     def guard_errors(self) -> int:
-        """Number of failures of the guard's parts, on all ranks together."""
+        """Number of failures of the guard's parts on all ranks."""
         return sum(rank.guard_errors for rank in self.ranks)
 
     @property
     def overhead(self) -> float | None:
-        """The largest of the ranks' shares; None if none was measured."""
+        """The guard's largest share of a step on any rank, or None if none was measured."""
         return max((rank.overhead for rank in self.ranks if rank.overhead is not None), default=None)
 
     @property

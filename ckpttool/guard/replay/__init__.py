@@ -1,1 +1,1 @@
-"""Computation of a captured step in another process: whether it is reproduced, and the origin of the fault."""
+"""Recomputation of a captured step in another process, to reproduce the fault and find its origin."""

@@ -1,4 +1,4 @@
-"""Python's debugger in the training's own code, at a point that the guard chose."""
+"""Python's debugger, opened in the training code at a point chosen by the guard."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import FrameType
 
 _OURS = __file__.rpartition("/guard/")[0]
 _FOREIGN = ("site-packages", "dist-packages", "<frozen", "<string>", sysconfig.get_paths()["stdlib"])
-"""Parts of file names of code that is not the training's own."""
+"""Parts of file names that do not belong to the training code."""
 
 
 def open_debugger() -> bool:
-    """Open a prompt at once in the innermost frame of the training's own code.
+    """Open a prompt immediately in the innermost frame of the training code.
 
     Returns:
-        Whether the training continues; False: the user quit.
+        Whether training continues. False means that the user quit.
     """
     return _Debugger(nosigint=True).open(_own_frame())
 
@@ -35,7 +35,7 @@ def _own_frame() -> FrameType:
 
 class _Debugger(pdb.Pdb):
     def open(self, frame: FrameType) -> bool:
-        """Ask for commands before anything else runs: `set_trace` would wait for the next line of the frame."""
+        """Open a prompt before anything else runs. `set_trace` would wait for the next line of the frame."""
         self.reset()
         above: FrameType | None = frame
         while above is not None:

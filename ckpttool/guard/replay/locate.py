@@ -1,10 +1,10 @@
-"""Origin of the first non-finite value: operation, module, line, or the weight or batch with it.
+"""Origin of the first non-finite value: an operation with its module and line, or a weight or batch.
 
 Every operation of forward and backward is checked. An operation with a non-finite result is an event. Its parents are
-the events of its non-finite inputs, by storage, so views are recognized under any name. Intentional infinities, as in
-masks, that were only moved since, are not faults. So the origin is an event without parents, or whose parents are all
-intentional. It is found by walking back from the non-finite values at the end, so an infinity that a `min` dropped is
-never reached.
+the events of its non-finite inputs. They are found by storage, so views are recognized under any name. An intentional
+infinity, as in a mask, is not a fault if it was only moved since. The origin is therefore an event without parents, or
+with intentional parents only. It is found by walking back from the non-finite values at the end, so an infinity that a
+`min` dropped is never reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ckpttool.guard.modules import ModuleTrace, current_node
 from ckpttool.guard.nested import named_tensors, tensors_in
 
 MOST_EVENTS = 2000
-"""Events whose tensors stay alive: a freed storage must not be mistaken for another. Later events are not recorded."""
+"""Maximum number of events. Their tensors stay alive, so that no freed storage is mistaken for another."""
 
 _ON_PURPOSE = frozenset(
     {
@@ -73,16 +73,16 @@ _MOVED = frozenset(
     }
     | {"masked_fill_", "sub", "maximum", "minimum", "roll", "flip", "lift_fresh", "lift_fresh_copy", "detach", "alias"}
 )
-"""Operations that leave an infinity unchanged. The results of views share the storage, and are not new."""
+"""Operations that leave an infinity unchanged. Views are not included, because their results share the storage."""
 
 _BEYOND = 1e6
-"""Multiple of the root mean square of a tensor's other elements: no training makes a weight this large."""
+"""Multiple of the root mean square of a tensor's other elements. No training run produces a weight this large."""
 
 _LEAST_RMS = 1e-6
-"""Lower limit for elements that are all zero or nearly zero: next to them a weight of 1 is normal."""
+"""Lower limit of the root mean square for elements near zero, beside which a weight of 1 is normal."""
 
 _FEW = 2
-"""Least number of elements: a single one cannot be compared with others."""
+"""Minimum number of elements, because a single element cannot be compared with others."""
 
 _INNER = re.compile(r"_?(?P<name>\w+?)(?:_forward)?_?")
 _NODE = re.compile(r"(?P<name>\w+?)Backward(?P<built_in>[0-9]+)?")
@@ -93,13 +93,13 @@ _OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("gua
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A non-finite tensor, and its origin; or a finite one with an element that is far too large."""
+    """A tensor with its origin. It is non-finite, or has an element that is far too large."""
 
     number: int = 0
-    """Position in time order."""
+    """Position in order of time."""
     kind: OriginKind
     name: str
-    """The operation, or the name of the input."""
+    """Name of the operation or of the input."""
     phase: str = "forward"
     module: str = ""
     line: str | None = None
@@ -109,16 +109,16 @@ class Event:
     parents: tuple[int, ...] = ()
     on_purpose: bool = False
     value: float | None = None
-    """The element that is far too large, though finite; None if the tensor is not finite."""
+    """A finite element that is far too large, or None if the tensor is not finite."""
     times_rms: float | None = None
     """Ratio of that element to the root mean square of the tensor's other elements."""
 
 
 class Locator(TorchDispatchMode):
-    """Checks every operation while it is active."""
+    """Dispatch mode that checks every operation while it is active."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Store the model, for the names of its parameters and buffers."""
+        """Store the model, which provides the names of parameters and buffers."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._alive: list[Tensor] = []
@@ -139,7 +139,10 @@ class Locator(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Activate the checks, in eager mode, with module names, and source lines of the forward for the backward."""
+        """Activate the checks in eager mode, with module names.
+
+        Operations in backward get the source lines of the forward.
+        """
         with ExitStack() as stack:
             stack.enter_context(self._trace)
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
@@ -173,7 +176,7 @@ class Locator(TorchDispatchMode):
         return result
 
     def _event_of(self, tensor: Tensor) -> int:
-        """Return the event that made a tensor non-finite; without one, it was an input."""
+        """Return the event that made a tensor non-finite. Without such an event, the tensor was an input."""
         storage = _storage(tensor)
         if storage not in self._by_storage:
             kind, name = self._given.get(
@@ -239,10 +242,10 @@ class Locator(TorchDispatchMode):
 
 
 def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> Event | None:
-    """Return the element furthest beyond a million times the root mean square of the rest of its tensor.
+    """Return the most extreme element that exceeds a million times the root mean square of the rest of its tensor.
 
-    Trained weights have no such element: a flipped bit of the exponent turns 0.1 into 1e37. The largest hundredth of a
-    tensor is excluded from the others, so that a second such element does not hide the first.
+    Trained weights have no such element: a flipped bit of the exponent turns 0.1 into 1e37. The largest hundredth of
+    the elements is excluded from the rest, so that a second such element does not hide the first.
     """
     farthest, most = None, _BEYOND
     for name, tensor in tensors:
@@ -280,13 +283,13 @@ def _counts(tensor: Tensor) -> tuple[int, int]:
 
 
 def _plain_name(name: str) -> str:
-    """Return an operation's usual name: `nll_loss` of `nll_loss_forward`, `softmax` of `_softmax`."""
+    """Return an operation's usual name: `nll_loss` for `nll_loss_forward`, `softmax` for `_softmax`."""
     match = _INNER.fullmatch(name)
     return name if match is None else match["name"]
 
 
 def _node_name(node: str, operation: str) -> str:
-    """Return the operation of a backward node: `sqrt` of `SqrtBackward0`; a user's own by its class."""
+    """Return the operation of a backward node: `sqrt` for `SqrtBackward0`. A user's own node is named by its class."""
     match = _NODE.fullmatch(node)
     if match is None:
         return _plain_name(operation)
@@ -294,7 +297,7 @@ def _node_name(node: str, operation: str) -> str:
 
 
 def _line_of(node: Any) -> str | None:  # noqa: ANN401  torch has no type for a node
-    """Return file, line and source of the innermost user code; for a backward node: of its forward."""
+    """Return file, line and source of the innermost user code. For a backward node, return those of its forward."""
     if node is None:
         frames = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_stack()]
     else:

@@ -1,6 +1,6 @@
-"""Captured batches in place of those that a training drew: each tensor keeps its identity and gets other contents.
+"""Replacement of a training run's batches by captured ones. Each tensor keeps its identity but gets other contents.
 
-So the training's own names for its batch refer to the captured values, whatever the loop draws its batches from.
+The training code's own names for its batch then refer to the captured values, whatever the source of its batches.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ckpttool.guard.tensor_file import TYPES, block, copied
 
 
 class OtherStructure(ValueError):  # noqa: N818  the name is a statement
-    """A batch whose structure is not that of the captured one."""
+    """Error for a batch whose structure differs from the captured one."""
 
 
 class Exchange:
-    """The tensors whose contents were replaced, and their own contents."""
+    """The tensors whose contents were replaced, with their original contents."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Tensor, Tensor]] = []
@@ -31,15 +31,15 @@ class Exchange:
         """Replace the contents of a batch by captured ones, in place, if they differ.
 
         Args:
-            current: The training's batch.
+            current: The batch of the training run.
             captured: The captured batch, with plain dicts, lists and tuples.
-            path: Its name in errors.
+            path: Its name for error messages.
 
         Returns:
             Whether anything differed.
 
         Raises:
-            OtherStructure: It has other keys, lengths, types or dimensions, or cannot be changed in place.
+            OtherStructure: The batch has other keys, lengths, types or dimensions, or cannot be changed in place.
         """
         if isinstance(current, Tensor) and isinstance(captured, Tensor):
             return self._put_tensor(current, captured, path)
@@ -84,14 +84,14 @@ class Exchange:
         return True
 
     def undo(self) -> None:
-        """Give every tensor its own contents again: it may be a part of the training's data."""
+        """Restore the original contents of every tensor, because it may be a part of the training data."""
         while self._replaced:
             tensor, original = self._replaced.pop()
             tensor.data = original
 
 
 def on_device(captured: Tensor, device: torch.device) -> Tensor:
-    """Return a captured tensor in memory of its own: at a file's alignment a kernel may sum in another order."""
+    """Return a captured tensor in separate memory. With a file's alignment, a kernel may sum in another order."""
     stored = captured.detach()
     return copied(stored) if stored.device == device else stored.to(device)
 
@@ -106,7 +106,7 @@ def has_same_bits(current: Tensor, captured: Tensor) -> bool:
 
 
 def _is_equal(current: object, captured: object) -> bool:
-    """Return whether two plain values are equal; a NaN equals a NaN."""
+    """Return whether two plain values are equal. NaN equals NaN."""
     if isinstance(captured, Sharded):
         return False
     if hasattr(captured, "tobytes") and hasattr(current, "tobytes"):  # numpy's

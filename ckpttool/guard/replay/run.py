@@ -1,4 +1,4 @@
-"""Replay of a captured step in another process: the user's model, the captured inputs, and never an optimizer step.
+"""Replay of a captured step in another process with the user's model. No optimizer step is made.
 
 The ranks are computed one after the other in one process, and compared with the captured values.
 """
@@ -49,19 +49,19 @@ from ckpttool.guard.state_tree import Sharded, UnreadableState
 from ckpttool.guard.tensor_file import copied
 
 _OF_MODEL = "config."
-"""Prefix of a model's own settings: settings that differ are restored to the captured values."""
+"""Prefix of a model's own settings. Settings that differ are restored to the captured values."""
 
 _MOST_NAMED = 3
 
 _SQUARE_OVERFLOWS = 1.8e19
-"""Magnitude of a float32 from which a product of such weights may be infinite."""
+"""Absolute value from which the square of a float32 may be infinite."""
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  the name is a statement
-    """The entry's result does not match the capture, or the capture lacks data for a replay."""
+    """Error for an entry whose result does not match the capture, or a capture without the data for a replay."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
-        """Store the problem, and the remedy."""
+        """Store the problem and the remedy."""
         super().__init__(why)
         self.remedy = remedy
 
@@ -72,7 +72,7 @@ class ReplayTask:
 
     model: nn.Module
     loss: Callable[[Any], Tensor]
-    """Returns for one micro-batch the argument of `backward`, divided by the accumulation if the training does so."""
+    """Function of one micro-batch that returns the value for `backward`, divided if the training code accumulates."""
 
 
 class RankRun:
@@ -83,7 +83,7 @@ class RankRun:
 
         Args:
             captured: The rank's record.
-            content: Its tensors.
+            content: The rank's tensors.
             made: The result of the entry.
             device: The device to compute on.
 
@@ -108,7 +108,7 @@ class RankRun:
         self._load()
 
     def compute(self) -> tuple[LossBits, ...]:
-        """Compute only the step: forward and backward of each micro-batch."""
+        """Compute the step: the forward and backward pass of each micro-batch, without an update."""
         self._prepare()
         losses = []
         for number in range(len(self._captured.micro_batches)):
@@ -121,15 +121,15 @@ class RankRun:
 
     @property
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each gradient of the last run by its name."""
+        """Yield each gradient of the last run with its name."""
         return named_gradients(self._model)
 
     def facts(self) -> tuple[GradientFacts, ...]:
-        """Return the facts of these gradients."""
+        """Return the facts about the gradients of the last run."""
         return tuple(facts_of(self.gradients))
 
     def locate(self) -> Origin | None:
-        """Recompute the step and check every operation; return None if all results are finite."""
+        """Recompute the step with every operation checked. Return None if all results are finite."""
         self._prepare()
         for number in range(len(self._captured.micro_batches)):
             locator = Locator(self._model)
@@ -154,7 +154,7 @@ class RankRun:
         return None if far is None else self._origin(0, far)
 
     def _overflowing_weight(self, event: Event) -> Event | None:
-        """Return the weight that made an operation overflow: its square exceeds float32."""
+        """Return the weight that made an operation overflow, because its square exceeds float32."""
         if event.kind is not OriginKind.OP:
             return None
         far = far_off(OriginKind.PARAMETER, self._model.named_parameters())
@@ -207,7 +207,7 @@ class RankRun:
             )
 
     def _prepare(self) -> None:
-        """Restore weights, buffers and gradients to the state before the step: a forward may change any of them."""
+        """Restore weights, buffers and gradients to the state before the step. A forward pass may change them."""
         self._model.zero_grad(set_to_none=True)
         for name, parameter in self._model.named_parameters():
             parameter.data = self._weights[name].detach().clone().to(self._device)
@@ -215,7 +215,7 @@ class RankRun:
             buffer.data = self._content.buffers[name].detach().clone().to(self._device)
 
     def _batch(self, number: int) -> object:
-        """Return a batch in its own memory: with a file's alignment, a kernel may sum in another order."""
+        """Return a batch in separate memory. With a file's alignment, a kernel may sum in another order."""
 
         def moved(tensor: Tensor) -> Tensor:
             stored = tensor.detach()
@@ -254,7 +254,7 @@ class RankRun:
 
     @contextmanager
     def _autocast(self, micro: MicroBatch) -> Iterator[None]:
-        """Enter the captured autocast: for a plain loop the one that was active before its own code ran."""
+        """Enter the captured autocast. For a plain loop, this is the one that was active before its own code ran."""
         inner = () if isinstance(self._made, ReplayTask) or micro.inner_autocast is None else micro.inner_autocast
         with ExitStack() as stack:
             for kind, dtype in inner or micro.outer_autocast:
@@ -274,7 +274,7 @@ class RankRun:
 def assert_same(
     noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor], *, model: str = "the entry's model"
 ) -> None:
-    """Name the tensors that do not match.
+    """Raise an error that names the tensors that do not match.
 
     Raises:
         EntryDoesNotFit: A tensor is missing, unexpected, or of another shape or type.
@@ -308,11 +308,11 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
 def replay(capture: Capture, question: NanQuestion) -> NanReplay:
     """Recompute the ranks of a capture.
 
-    The output of the entry goes to stderr: stdout is reserved for the answer.
+    The output of the entry goes to stderr, because stdout is reserved for the answer.
 
     Raises:
         UsageError: There is no such entry, rank or device.
-        IncompleteError: It exceeded the timeout.
+        IncompleteError: The replay exceeded the timeout.
     """
     ranks = _requested_ranks(capture, question)
     device = _device(question.device, ranks)
@@ -408,7 +408,7 @@ class _Session:
         return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
-        """Compute one rank; None if that is impossible, which is reported as a finding."""
+        """Compute one rank, or return None if that is impossible, which is reported as a finding."""
         try:
             content = self._content(captured)
             with torch.random.fork_rng(devices=[]):
@@ -498,10 +498,10 @@ def _requested_ranks(capture: Capture, question: NanQuestion) -> tuple[RankCaptu
 
 
 def _device(name: str | None, ranks: Sequence[RankCapture]) -> torch.device:
-    """Return the device to compute on: the captured one if it exists, else the CPU.
+    """Return the device to compute on: the captured device if it exists, else the CPU.
 
     Raises:
-        UsageError: There is no such device here.
+        UsageError: There is no such device on this machine.
     """
     captured = ranks[0].device if ranks else "cpu"
     try:
@@ -547,7 +547,7 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
 
 @contextmanager
 def _within(timeout: float | None) -> Iterator[None]:
-    """Raise the exception that ends the command, if the timeout is exceeded."""
+    """Raise the exception that ends the command if the timeout is exceeded."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise _Late
@@ -567,4 +567,4 @@ def _within(timeout: float | None) -> Iterator[None]:
 
 
 class _Late(BaseException):
-    """A timeout that no `except Exception` of the user's own code can catch."""
+    """A timeout that no `except Exception` in the user's code can catch."""

@@ -1,8 +1,8 @@
-"""Replay of a captured step by the training's own script: the first step of the training is the captured one.
+"""Replay of a captured step by the user's own training script, as the first step of the run.
 
-Weights, buffers, optimizer, loss scaler, batches and random-number states are put in place right before they are used:
-the weights at the first forward pass, when every wrapper exists and every checkpoint is loaded. The step's losses and
-gradients are then compared with the captured ones by their bits.
+Weights, buffers, optimizer, loss scaler, batches and random-number states are restored right before they are used. The
+weights are restored at the first forward pass, when every wrapper exists and every checkpoint is loaded. The step's
+losses and gradients are then compared bit for bit with the captured ones.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _FITS, _MISFIT, _CANNOT = range(3)
-"""Results of putting the weights in place, the worst last: the ranks exchange them."""
+"""Results of restoring the weights, from best to worst. The ranks exchange them."""
 
 _ORDER_IS_FREE = 2
-"""Number of ranks whose sum has the same bits in any order."""
+"""Number of ranks up to which a sum has the same bits in any order."""
 
 _MOST_NAMED = 3
 
 _MOST_NODES = 100
-"""Number of operations between a model's own loss and the argument of `backward` that are followed."""
+"""Maximum number of operations to follow between a model's own loss and the argument of `backward`."""
 
 _NO_LOSS = LossBits(value=float("nan"), dtype="none", bits="")
-"""In place of a loss that the training did not report."""
+"""Placeholder for a loss that was not reported."""
 
 _WAY_ON = "pass each batch to the guard in the training's code, with guard.micro(batch): see `ckpttool guide nan`"
 
@@ -56,10 +56,10 @@ class Part:
     """One rank's part of a capture."""
 
     def __init__(self, path: str, rank: int) -> None:
-        """Read it.
+        """Read the part from disk.
 
         Raises:
-            CkptToolError: It is missing, damaged, or not sufficient for a replay.
+            CkptToolError: The part is missing, damaged, or not sufficient for a replay.
         """
         self.captured: RankCapture = part_of_rank(path, rank)
         try:
@@ -69,13 +69,12 @@ class Part:
 
 
 class Session:
-    """The replay that the environment of this process requests, for all of its guards."""
+    """The replay that the environment of this process requests, shared by all of its guards."""
 
     def __init__(self, request: ReplaySwitch) -> None:
-        """Take the request."""
         self.request = request
         self.owner: ScriptReplay | None = None
-        """The guard whose model has the captured parameters; None until its first forward pass."""
+        """The guard whose model has the captured parameters. None until its first forward pass."""
         self.is_over = False
         self.exchange = Exchange()
         self.feed_problem: str | None = None
@@ -90,7 +89,7 @@ class Session:
         """Return the part of a rank.
 
         Raises:
-            CkptToolError: It cannot be used.
+            CkptToolError: The part cannot be used.
         """
         if self._part is None:
             path = only_capture(self.request.capture)
@@ -103,7 +102,7 @@ class Session:
         return self._part
 
     def expect(self) -> None:
-        """Note that this process trains, so that it must not end as if the step had been replayed."""
+        """Record that this process trains, so that it must not end as if the step had been replayed."""
         if not self._is_expected:
             self._is_expected = True
             atexit.register(self._at_exit)
@@ -111,12 +110,15 @@ class Session:
     # The data loaders.
 
     def begins(self, loader: int) -> None:
-        """Note a new iterator of a data loader; before the first forward pass it begins with the first item again."""
+        """Handle a new iterator of a data loader.
+
+        Before the first forward pass, it begins with the first item again.
+        """
         if self.owner is None:
             self._positions[loader] = 0
 
     def feed(self, loader: int, item: object) -> None:
-        """Put the captured contents into the next item of a data loader."""
+        """Replace the contents of the next item of a data loader by the captured ones."""
         if self.is_over or os.getpid() != self._pid:
             return
         items = self._items(loader)
@@ -139,13 +141,13 @@ class Session:
         return [drawn["item"] for drawn in part.content.drawn if drawn["loader"] == loader]
 
     def begin_again(self) -> None:
-        """Let every data loader return the captured items again."""
+        """Make every data loader return the captured items again."""
         self._positions.clear()
 
     # The loss scaler.
 
     def scale(self, scaler: torch.amp.GradScaler) -> None:
-        """Give a loss scaler the captured state before it scales the first captured loss."""
+        """Load the captured state into a loss scaler before it scales the first captured loss."""
         part = self._part
         if self.is_over or self.owner is None or self._has_scale or part is None or not scaler.is_enabled():
             return
@@ -165,20 +167,20 @@ class Session:
         os._exit(ExitCode.INCOMPLETE)  # an exit code cannot be changed otherwise at this point
 
     def end(self, code: ExitCode) -> NoReturn:
-        """End the process."""
+        """End the process with an exit code."""
         self.is_over = True
         sys.stdout.flush()
         raise SystemExit(int(code))
 
     def cannot(self, why: str) -> NoReturn:
-        """End the process, because the step cannot be replayed."""
+        """End the process because the step cannot be replayed."""
         report(f"{self.request.capture} cannot be replayed by this script: {why}")
         self.end(ExitCode.INCOMPLETE)
 
 
 @functools.cache
 def session() -> Session:
-    """Return the session of this process; the environment must request one."""
+    """Return the session of this process. The environment must request one."""
     scale = torch.amp.GradScaler.scale
     own = Session(ReplaySwitch.parsed(os.environ[REPLAY_VARIABLE]))
 
@@ -202,7 +204,7 @@ class ScriptReplay:
         encode_batch: Callable[[object], object] | None,
         set_step: Callable[[int], None],
     ) -> None:
-        """Take the parts of a guard; `set_step` receives the number of steps before the captured one."""
+        """Store the parts of a guard. `set_step` receives the number of steps before the captured one."""
         self._session = session()
         self._session.expect()
         self._model = model
@@ -218,7 +220,7 @@ class ScriptReplay:
         self._losses: dict[int, LossBits] = {}
         self._is_compiled = False
         self._differs = False
-        """Whether the training's own batch was another one, so that it was replaced."""
+        """Whether the batch of the training run differed from the captured one and was replaced."""
         self._outputs: list[Tensor] | None = None
         self._notes: list[str] = []
 
@@ -229,11 +231,11 @@ class ScriptReplay:
 
     @property
     def index(self) -> int | None:
-        """Number in its epoch of the current captured batch; None if it is unknown, or the replay is over."""
+        """Number in its epoch of the current captured batch. None if it is unknown or the replay is over."""
         return self._captured.micro_batches[self._begun - 1].index if self.is_running and self._begun else None
 
     def begin(self, batch: object) -> None:
-        """Begin a micro-batch: put everything in place. Called right before the forward pass."""
+        """Begin a micro-batch, and restore the captured state. Called right before the forward pass."""
         owner = self._session
         if owner.is_over or owner.owner not in {None, self} or self._misfit is not None:
             return
@@ -252,7 +254,7 @@ class ScriptReplay:
         randomness.restore(self._content.random[number])
 
     def loss(self, loss: Tensor | float) -> None:
-        """Take the loss of the current micro-batch."""
+        """Record the loss of the current micro-batch."""
         if not self.is_running or not self._begun:
             return
         if self._outputs is not None and not _comes_from(loss, self._outputs):
@@ -264,7 +266,7 @@ class ScriptReplay:
         self._losses[self._begun - 1] = loss_bits(torch.as_tensor(loss))
 
     def finish(self) -> None:
-        """End the step after its last backward pass: compare it, and end the training unless it is to continue."""
+        """End the step after its last backward pass. Compare it, and end the process unless the run is to continue."""
         own = self._session
         if own.is_over:
             return
@@ -290,8 +292,8 @@ class ScriptReplay:
     def _is_rehearsal(self) -> bool:
         """Return whether the current step comes before the captured one.
 
-        DDP rearranges its buckets after its first backward pass. With more than two ranks, the arrangement decides in
-        which order a gradient is summed.
+        DDP rearranges its buckets after its first backward pass. With more than two ranks, the arrangement determines
+        the order in which a gradient is summed.
         """
         is_ddp = isinstance(self._model, nn.parallel.DistributedDataParallel)
         return is_ddp and self._steps == 0 and self._ranks.world > _ORDER_IS_FREE
@@ -299,7 +301,7 @@ class ScriptReplay:
     # The weights and everything else that exists before the step.
 
     def _loads(self) -> bool:
-        """Put the captured state in place, on all ranks or on none, and return whether it fits this guard."""
+        """Restore the captured state on all ranks or on none, and return whether it fits this guard."""
         own, status, why = self._session, _FITS, ""
         try:
             self._part = own.part(self._ranks.own, self._ranks.world)
@@ -334,7 +336,7 @@ class ScriptReplay:
         return True
 
     def _misfit_of(self, content: Content) -> str | None:
-        """Return why the capture is not one of this model and optimizer; None if it is."""
+        """Return why the capture does not fit this model and optimizer, or None if it fits."""
         parameters = dict(self._inner.named_parameters())
         captured = {name: _whole_form(value) for name, value in content.parameters.items()}
         try:
@@ -377,7 +379,7 @@ class ScriptReplay:
             module.training = name not in self._captured.evaluating
 
     def _put_optimizer(self) -> None:
-        """Restore the optimizer's state, on which losses and gradients do not depend."""
+        """Restore the optimizer's state. Losses and gradients do not depend on it."""
         state = self._content.optimizer.get("state")
         why = "the capture has none"
         if isinstance(state, dict):
@@ -416,7 +418,7 @@ class ScriptReplay:
             self._outputs[:] = [tensor for tensor in tensors_in(output) if tensor.numel() == 1]
 
     def _opens_debugger(self) -> bool:
-        """Return whether the debugger opens on this rank: several cannot share a terminal."""
+        """Return whether the debugger opens on this rank. Several ranks cannot share a terminal."""
         if self._ranks.world == 1:
             return True
         begun_on = culprits(records(only_capture(self._session.request.capture)))
@@ -459,7 +461,7 @@ class ScriptReplay:
         return ExitCode.DAMAGE
 
     def _unsure_batch(self) -> str | None:
-        """Return why values of the batch outside of the model may differ; None if the guard has all of them."""
+        """Return why values of the batch outside of the model may differ, or None if the guard has all of them."""
         if not _is_call(self._content.batches[0]):
             return None
         if self._session.feed_problem is not None:
@@ -498,12 +500,12 @@ def _whole_form(value: Tensor | Sharded) -> Tensor:
 
 
 def _is_call(batch: object) -> bool:
-    """Return whether a captured batch is the arguments of the model, as a guard without code captures them."""
+    """Return whether a captured batch consists of the model's arguments, as a guard without code captures them."""
     return isinstance(batch, Mapping) and batch.keys() == {"args", "kwargs"}
 
 
 def _comes_from(loss: Tensor | float, outputs: list[Tensor]) -> bool:
-    """Return whether a loss is a single number that the model returned, at most scaled since."""
+    """Return whether a loss is a single number that the model returned, and was only scaled since."""
     node = getattr(loss, "grad_fn", None)
     own = [output.grad_fn for output in outputs]
     for _ in range(_MOST_NODES):

@@ -1,8 +1,9 @@
-"""Attribution of suspicious steps to a cause, by the results of the same computation here and elsewhere.
+"""Attribution of suspicious steps to a cause, by comparing results of the same computation on several devices.
 
-The rule is that of Megatron-core's rerun state machine: another result on the same device at once is a transient fault;
-the same result there, and another one on another device, is a persistent fault; the same result everywhere is correct,
-so that data or model are its cause. Without the computation that would decide, the cause is unknown.
+The rule is that of Megatron-core's rerun state machine. If the same device immediately gives another result, the fault
+is transient. If it gives the same result, and another device another one, the fault is persistent. If all devices give
+the same result, the result is correct, and the cause is the data or the model. If a computation that would decide is
+missing, the cause is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ckpttool.guard.model.attribution import Attribution, Cause, Causes, Recorde
 from ckpttool.guard.model.capture import NanVerdict
 
 MOST = 100
-"""Suspicious steps that are listed per report. The files may come from anywhere."""
+"""Maximum number of suspicious steps to list per report, because the files are not trusted."""
 
 _MOST_CHARACTERS = 500
 
@@ -27,7 +28,7 @@ _OF_VERDICT = {
     NanVerdict.DATA_OR_MODEL.value: Cause.DATA_OR_MODEL,
 }
 _CERTAINTY = (Cause.PERSISTENT, Cause.TRANSIENT, Cause.DATA_OR_MODEL, Cause.UNKNOWN)
-"""Of several causes of one step on one rank the first counts: a wrong product explains a NaN."""
+"""Causes in order of precedence for one step on one rank: a wrong product explains a NaN."""
 
 _SUSPICIOUS = frozenset(
     {
@@ -48,10 +49,9 @@ _NEXT_STEP = "this rank's next step, recomputed immediately,"
 
 
 class SuspiciousSteps:
-    """Collects the suspicious steps of all ranks, in bounded memory."""
+    """Collector of the suspicious steps of all ranks, in bounded memory."""
 
     def __init__(self) -> None:
-        """Start without a step."""
         self._steps: dict[tuple[Step, Rank | None, GuardEventKind], tuple[GuardEvent, str]] = {}
         self._again: dict[tuple[Rank, str, int], Mapping[str, EventValue]] = {}
         self._finite_again: dict[Step, set[Rank]] = {}
@@ -91,7 +91,7 @@ class SuspiciousSteps:
 
         Args:
             replays: The recorded replays of each capture, by the capture's path in the event.
-            world_size: The number of ranks; None if unknown.
+            world_size: The number of ranks, or None if unknown.
             hosts: The host of each rank, for an event in the file of another rank.
         """
         by_place: dict[tuple[Step, Rank | None], Attribution] = {}
@@ -199,7 +199,7 @@ def _of_capture(
 
 
 def of_replays(replays: Sequence[RecordedReplay]) -> tuple[Cause, str] | None:
-    """Return the cause that recorded replays of one rank show; None if none of them decides."""
+    """Return the cause that recorded replays of one rank show, or None if they do not decide."""
     decided = [(replay, _OF_VERDICT[replay.verdict]) for replay in replays if replay.verdict in _OF_VERDICT]
     if not decided:
         return None
@@ -215,11 +215,11 @@ def of_comparison(
 ) -> tuple[Cause, str]:
     """Return the cause of a fault in finite values.
 
-    The step of the fault is over when the fault is noticed, so a later step is compared with itself.
+    When the fault is noticed, its step is already over, so a later step is recomputed and compared.
 
     Args:
-        again: The event of that step; None without such an event.
-        control: The event of the step after it, which no fault made suspicious; None without one.
+        again: The event of that step, or None without such an event.
+        control: The event of the step after it, which no fault made suspicious, or None without such an event.
     """
     if again is None:
         return Cause.UNKNOWN, "no step was recomputed after it; checks of matrix products (patrol=...) would decide"
@@ -239,7 +239,7 @@ def of_comparison(
 
 
 def causes(attributions: Sequence[Attribution]) -> tuple[Causes, ...]:
-    """Return the number of each cause by host and rank, those to act on first."""
+    """Return the number of each cause by host and rank, with the most urgent causes first."""
     counts: dict[tuple[str, Rank | None], Counter[Cause]] = {}
     devices: dict[tuple[str, Rank | None], str] = {}
     for attribution in attributions:
@@ -263,7 +263,7 @@ def causes(attributions: Sequence[Attribution]) -> tuple[Causes, ...]:
 
 
 def _advice(host: str, device: str, count: Counter[Cause]) -> str:
-    """Return what to do about one rank."""
+    """Return the advised action for one rank."""
     where = " of ".join(part for part in (device, host) if part) or "its device"
     if count[Cause.PERSISTENT]:
         return f"drain {host or 'its host'}, and test {device or 'its device'} before it trains again"

@@ -1,4 +1,4 @@
-"""Feature-value detection during training: the rules of the replay, step by step."""
+"""Feature-value detection during training, with the rules of the replay of logs, step by step."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LONGEST_SHOWN = 500
 class FeatureValueDetector:
     """The values and strikes of one rank, and the checksum that all ranks start in the same step.
 
-    A strike alone starts nothing: `wants_checksum` enters the ranks' next agreement, and its result is passed to
+    A strike alone starts nothing: `wants_checksum` is part of the ranks' next agreement, and its result is passed to
     `agree`.
     """
 
     watch: FeatureWatch
     findings: tuple[Finding, ...] = ()
-    """Problems with the settings, to be reported once."""
+    """Problems with the settings, to report once."""
     last: LocalTime = field(default=_LONG_AGO, init=False)
-    """The latest time: if the clock is set back, the detector's time does not go back."""
+    """The latest time. It never goes back, even if the clock is set back."""
     checking: bool = field(default=False, init=False)
     """Whether all ranks check their matrix products."""
 
@@ -43,11 +43,11 @@ class FeatureValueDetector:
         """Return a detector without any history.
 
         Args:
-            settings: The value of the environment variable of Ascend's detector; None: its defaults, switched on.
+            settings: The value of the environment variable of Ascend's detector. If None, its defaults, switched on.
             dialect: The grammar and the counting rule.
 
         Raises:
-            UsageError: With these settings, the dialect's own parser would stop the training.
+            UsageError: With these settings, the dialect's own parser would stop the training run.
         """
         if settings is None:
             return FeatureValueDetector(
@@ -66,7 +66,7 @@ class FeatureValueDetector:
 
     @property
     def is_on(self) -> bool:
-        """Whether the settings switch it on; otherwise it detects nothing."""
+        """Whether the settings switch it on. Otherwise it detects nothing."""
         return self.watch.policy.config.enable
 
     @property
@@ -76,16 +76,16 @@ class FeatureValueDetector:
 
     @property
     def wants_checksum(self) -> bool:
-        """Whether a strike of this rank waits for the others to start the checksum with it."""
+        """Whether this rank has a strike and waits for the other ranks to start the checksum together."""
         return self.watch.book.checksum.running(self.last) and not self.checking
 
     def take(self, values: Iterable[FeatureValue], *, at: LocalTime, step: Step) -> tuple[GuardEvent, ...]:
-        """Judge one step's values; also call it in steps without values, because a checksum ends by the clock.
+        """Judge one step's values. Also call it in steps without values, because a checksum ends by the clock.
 
         Args:
-            values: Values of this rank, or no values; their own times are not checked.
+            values: Values of this rank, or no values. Their own times are not checked.
             at: The current time.
-            step: The current step, for events that the clock triggers; events of a value have the step of the value.
+            step: The current step, for events that the clock triggers. Other events have the step of their value.
         """
         self.last = LocalTime(max(self.last, at))
         if not self.is_on:
@@ -103,12 +103,12 @@ class FeatureValueDetector:
         return tuple(events)
 
     def _history(self, value: FeatureValue) -> dict[str, EventValue]:
-        """Return the values with which an abnormal value was compared; neither mean nor count includes it."""
+        """Return the values with which an abnormal value was compared. Neither mean nor count includes it."""
         history = self.watch.histories[value.rank, value.name]
         return {"previous": history.replaced, "average": history.mean, "normal_count": history.accepted}
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum if any rank needs it; return the resulting events on this rank.
+        """Start the checksum if any rank needs it, and return the resulting events on this rank.
 
         Args:
             wanted: Whether `wants_checksum` is true on any rank. The same value on all ranks.
@@ -122,21 +122,21 @@ class FeatureValueDetector:
         return tuple(_encoded_event(event, step) for event in started)
 
     def saved(self) -> Json:
-        """Return the complete state, as JSON."""
+        """Return the complete state as JSON."""
         return {"watch": self.watch.saved(), "last": self.last}
 
     def restore(self, saved: Json, *, rank: Rank | None) -> None:
-        """Restore the state of an instance with the same settings; a running checksum waits for the next agreement.
+        """Restore the state of an instance with the same settings. A running checksum waits for the next agreement.
 
-        Trainers that save the memory of rank 0 alone restore it on all ranks. The usual values of a parameter are alike
-        on every rank, so they are restored; the strikes of another rank are not.
+        Trainers that save only the memory of rank 0 restore it on all ranks. The usual values of a parameter are
+        similar on every rank, so they are restored. The strikes of another rank are not restored.
 
         Args:
             saved: The output of `saved`.
-            rank: The rank whose values follow; None if unknown.
+            rank: The rank whose values follow, or None if unknown.
 
         Raises:
-            ParseError: It is not an output of `saved`.
+            ParseError: The value is not an output of `saved`.
         """
         record = as_object(saved)
         self.watch.restore(record.get("watch"))
@@ -149,14 +149,14 @@ class FeatureValueDetector:
 
 
 def _nothing_detected(settings: str, findings: tuple[Finding, ...], dialect: AsdDialect) -> Finding:
-    """Return one finding for all problems; its last word is the setting, as `ckpttool asd check` reads it."""
+    """Return one finding for all problems. Its last word is the setting, as `ckpttool asd check` reads it."""
     problems = "; ".join(finding.message for finding in findings if finding.severity is not Severity.NOTE)
     message = f"nothing is detected, add enable:true{f' ({problems})' if problems else ''}"
     return suspect(Code.CONFIG_DISAGREES, f"{message}: {dialect.variable}={settings[:_LONGEST_SHOWN]}")
 
 
 def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:
-    """Encode an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
+    """Encode an event for a file. `clock` is in seconds since 1970 on this machine's own clock."""
     values: dict[str, EventValue] = {
         "rank": event.rank,
         "name": None if event.rank is None and event.value is None else name,  # a checksum belongs to no parameter

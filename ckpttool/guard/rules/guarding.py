@@ -1,4 +1,4 @@
-"""Decision on an update: every rank proposes from its own numbers, and all settle the common decision."""
+"""Decision on an update: every rank proposes from its own numbers, and all ranks carry out the common decision."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from ckpttool.health.policies.registry import settings_of
 STATE_SCHEMA = "ckpttool/guard-state/1"
 
 STOPS_AT = 10
-"""Number of consecutive drops, as in the trainer that popularized the rule."""
+"""Number of consecutive drops that end a run, as in the trainer that popularized the rule."""
 
 _SCALER_TRIES = 20
-"""Number of consecutive overflows that are left to a loss scaler: a scale of 65536 is 1 after 16 of them."""
+"""Number of consecutive overflows to leave to a loss scaler. A scale of 65536 is 1 after 16 of them."""
 
 _RECENT = 1000
 """Number of steps over which dropped updates are counted for the alarm."""
@@ -56,10 +56,11 @@ _PASSED_ON = {
 
 
 class SpikeGuard:
-    """Judges each update before it is applied; the same on all ranks, and across restarts.
+    """Judge of each update before it is applied. Its state is the same on all ranks, and survives restarts.
 
-    Two calls per step: `propose` from this rank's numbers, then `settle` with the combined proposals of all ranks. Only
-    `settle` changes counters, so they are the same everywhere, even if a policy depends on values that differ by rank.
+    Each step needs two calls: `propose` from this rank's numbers, then `settle` with the combined proposals of all
+    ranks. Only `settle` changes counters, so they are the same everywhere, even if a policy depends on values that
+    differ by rank.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class SpikeGuard:
         """Store the policy.
 
         Args:
-            policy: The updates to drop or to clip; None: only non-finite ones.
-            count_threshold: Number of consecutive drops that ends the training: then the weights are bad, not the data.
+            policy: Decides which updates to drop or to clip. If None, only non-finite updates are dropped.
+            count_threshold: Number of consecutive drops that ends the run, because then the weights are bad, not the
+                data.
             mode: Whether the guard acts, or only watches.
 
         Raises:
@@ -90,7 +92,7 @@ class SpikeGuard:
         self.in_a_row = 0
         """Number of updates dropped since the last applied one."""
         self.dropped = 0
-        """Total number of dropped updates; 0 in watch mode."""
+        """Total number of dropped updates, which is 0 in watch mode."""
         self.applied = 0
         self.overflows = 0
         """Total number of updates that a loss scaler skipped."""
@@ -104,10 +106,10 @@ class SpikeGuard:
         """Return what this rank would do with the update.
 
         Args:
-            row: Numbers of the update; the norm of all gradients, unscaled and before clipping.
-            losses_finite: Whether every local loss is finite: a batch of padding has a loss of NaN, and finite
+            row: Numbers of the update. The norm of all gradients is unscaled and taken before clipping.
+            losses_finite: Whether every local loss is finite. A batch of padding has a loss of NaN, and finite
                 gradients.
-            scale: The scale of the loss scaler; None without a loss scaler.
+            scale: The loss scale, or None without a loss scaler.
         """
         self._row, self._noticed = row, ()
         norm = 0.0 if row.global_norm is None else row.global_norm
@@ -127,10 +129,10 @@ class SpikeGuard:
     def settle(self, agreed: Proposal) -> Decision:
         """Carry out the common decision of all ranks, and count it.
 
-        The events say why; the numbers of the step itself are reported by `Guard`.
+        The events give the reason. `Guard` reports the numbers of the step itself.
 
         Args:
-            agreed: The largest action; finite only if it is on every rank.
+            agreed: The largest action, finite only if it is finite on every rank.
         """
         self._settled += 1
         if math.isfinite(agreed.norm):
@@ -188,7 +190,7 @@ class SpikeGuard:
         return Decision(action=Action.STOP if stops else Action.SKIP, events=tuple(events))
 
     def _dropped(self, agreed: Proposal) -> GuardEvent:
-        """Return why an update is dropped: its numbers, the policy, or another rank."""
+        """Return an event with the reason for a drop: its numbers, the policy, or another rank."""
         kinds = [event.kind for event in self._noticed if event.kind in _DROPS]
         kind = GuardEventKind.SPIKE if EventKind.SPIKE in kinds else GuardEventKind.SKIP
         if not agreed.is_finite:
@@ -234,7 +236,7 @@ class SpikeGuard:
         return GuardEvent(kind=kind, step=self._row.step, values=values)
 
     def saved(self) -> JsonObject:
-        """Return the complete state: plain JSON, for a checkpoint."""
+        """Return the complete state as plain JSON, for a checkpoint."""
         return {
             "schema": STATE_SCHEMA,
             "policy": _encode_policy(self._policy),
@@ -251,14 +253,14 @@ class SpikeGuard:
         }
 
     def restore(self, saved: Json, *, step: Step) -> tuple[GuardEvent, ...]:
-        """Restore the state of the guard that wrote a checkpoint, and report losses.
+        """Restore the state of the guard that wrote a checkpoint, and report lost state.
 
-        If the policy or its settings changed, its memory is not used; the totals of applied and dropped updates stay
+        If the policy or its settings changed, its memory is not used. The totals of applied and dropped updates stay
         correct.
 
         Args:
-            saved: The output of `saved`, with any other keys; None if nothing was saved.
-            step: The step at which the training continues.
+            saved: The output of `saved`, with any other keys, or None if nothing was saved.
+            step: The step at which training continues.
         """
         self._row = StepMetrics(step=step)
         if saved is None:
@@ -299,7 +301,7 @@ class SpikeGuard:
         return self._event(kind, steps=steps, message=f"{why}: {follows}")
 
     def _warm_up(self) -> int:
-        """Return how many usual steps a fresh policy needs until it can detect anything."""
+        """Return the number of usual steps that a fresh policy needs before it can detect anything."""
         if self._policy is None:
             return 0
         watch = self._policy.begin()

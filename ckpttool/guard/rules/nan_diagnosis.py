@@ -1,4 +1,4 @@
-"""Diagnosis of a NaN: its rank, whether it was reproduced, and the cause: data, model or device."""
+"""Diagnosis of a NaN: its rank, whether it was reproduced, and its cause, which may be data, model or device."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ckpttool.guard.model.capture import (
 
 
 def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
-    """Return the ranks on which the fault began, of those with files here, ascending.
+    """Return the ranks on which the fault began, in ascending order. Only ranks with files here are considered.
 
-    After a reduction every rank has the same gradient. So a rank is identified by its own loss, else by its own
-    gradients, which only a run without the other ranks shows; a single rank needs no such run. If all of these are
-    finite, the norm was not: it overflows from elements of 1e19 on.
+    After a reduction every rank has the same gradient. A rank is therefore identified by its own loss, or else by its
+    own gradients, which only a run without the other ranks shows. A single rank needs no such run. If all of these are
+    finite, the norm was not: it overflows if elements reach 1e19.
     """
     by_loss = [Culprit(rank=rank.rank, why=_bad_loss(rank)) for rank in ranks if rank.bad_losses]
     if by_loss:
@@ -40,7 +40,7 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
 
 
 def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
-    """Return series of captures on the same weights: neighbouring steps, the same ranks, as many applied updates.
+    """Return series of captures with the same weights: consecutive steps, the same ranks, and equal applied updates.
 
     Args:
         captures: The captures, by step.
@@ -56,10 +56,10 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
 
 
 def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
-    """Return series of neighbouring steps with a common value that is not None.
+    """Return series of consecutive steps with a common value that is not None.
 
     Args:
-        captures: By step; each with the value that a series has in common, and its path.
+        captures: Step, value and path of each capture, by step.
     """
     capture_rows: list[CaptureRow] = []
     before: object = None
@@ -103,9 +103,9 @@ def compared(
 
     Args:
         captured: The rank's capture.
-        losses: Losses of each micro-batch, in this run.
+        losses: Losses of each micro-batch in this run.
         facts: This run's gradients of this rank alone.
-        reduced: The mean over all ranks of this run, if all were run; None if some were not.
+        reduced: The mean over all ranks of this run, or None if some were not run.
     """
     losses_before = [batch.loss for batch in captured.micro_batches]
     differ = tuple(
@@ -146,14 +146,17 @@ def compared(
 
 
 def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
-    """Return whether a gradient is finite in only one run; a missing one counts as zeros."""
+    """Return whether a gradient is finite in only one run. A missing gradient counts as zeros."""
     return before.norm != 0 if after is None else before.is_finite != after.is_finite
 
 
 def _to_compare(
     captured: RankCapture, facts: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
-    """Return the captured and current gradients of the same ranks; no captured ones if the ranks differ."""
+    """Return the captured and current gradients of the same ranks.
+
+    If the ranks differ, no captured ones are returned.
+    """
     if captured.world_size > 1 and reduced is not None:
         before, after = captured.gradients, reduced
     elif captured.world_size == 1:
@@ -170,7 +173,10 @@ def _to_compare(
 
 
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
-    """Return whether every loss is equal bit for bit and the same gradients are non-finite; `exact`: all are equal."""
+    """Return whether every loss is equal bit for bit and the same gradients are non-finite.
+
+    With `exact`, every gradient must be equal bit for bit.
+    """
     return any(rank.losses + rank.gradients for rank in ranks) and all(
         not rank.losses_differ
         and not rank.pattern_differs
@@ -191,13 +197,13 @@ def verdict(
     """Return the origin, with the evidence.
 
     Three runs decide: one immediately on the same device, one later on such a device, and one on another device. For
-    training on a CPU its machine has no other device: if the fault recurs there, data or model is the cause.
+    training on a CPU its machine has no other device. If the fault recurs there, data or model is the cause.
 
     Args:
-        captured: Captures of the ranks that were run again.
+        captured: Captures of the ranks that were recomputed.
         replayed: These runs, in the same order.
-        same_device: Whether they were run on the kind of device on which they were captured.
-        same_host: Whether they were run on a machine on which they were captured: it may have been the same device.
+        same_device: Whether the device is of the kind on which they were captured.
+        same_host: Whether they were run on a machine on which they were captured, so possibly on the same device.
         origin: The origin, if found.
     """
     reruns = [rank.rerun for rank in captured if rank.rerun is not None]

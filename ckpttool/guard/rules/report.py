@@ -1,4 +1,4 @@
-"""Report from events: what happened in a training run, and what to do next."""
+"""Report on a training run from its events, with the next action."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ckpttool.guard.rules.nan_diagnosis import rows
 from ckpttool.health.model.reading import LogReading
 
 MOST = 100
-"""Maximum number of listed events of one kind; others are only counted, because the files are not trusted."""
+"""Maximum number of events of one kind to list. Others are only counted, because the files are not trusted."""
 
 _MOST_CHARACTERS = 500
 _MOST_CAPTURES = 3
-"""Number of captures for which a command is suggested; a run writes no more."""
+"""Number of captures for which a command is suggested. By default, a run writes no more."""
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 _FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
 _ELSEWHERE = "another rank"
-"""Beginning of the reason on a rank that drops because of others."""
+"""Beginning of the reason on a rank that drops because of other ranks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class _OfRank:
     lost: int = 0
     last_save_failed: bool = False
     save_error: tuple[Step, str] | None = None
-    """Step of the last save that failed."""
+    """Step and error of the last save that failed."""
     stopped_at: Step | None = None
     switched_off: set[str] = field(default_factory=set)
     overhead: float = 0.0
@@ -79,10 +79,9 @@ class _OfRank:
 
 
 class GuardTally:
-    """Collects the events of all ranks, file by file, in constant memory."""
+    """Collector of the events of all ranks, file by file, in constant memory."""
 
     def __init__(self) -> None:
-        """Start without an event."""
         self._ranks: dict[Rank, _OfRank] = {}
         self._rank: Rank | None = None
         self._captures_here: str | None = None
@@ -117,7 +116,7 @@ class GuardTally:
         """Begin another file.
 
         Args:
-            captures: The folder with the captures next to it; None: at the path that the events name.
+            captures: The folder with the captures next to it. If None, captures are expected at the path in the events.
         """
         self._rank = None
         self._captures_here = captures
@@ -125,7 +124,7 @@ class GuardTally:
             self.capture_folders.add(captures)
 
     def add(self, event: GuardEvent) -> None:
-        """Add the next event of a file; its first event is a `run` that identifies it."""
+        """Add the next event of a file. Its first event is a `run` that identifies the file."""
         values = event.values
         if self._rank is None:
             self._rank = Rank(_integer(values, "rank") or 0)
@@ -155,7 +154,7 @@ class GuardTally:
                 self._remember(event, self._rank)
 
     def _remember(self, event: GuardEvent, rank: Rank) -> None:
-        """Keep an event that is listed."""
+        """Store an event that is to be listed."""
         values = event.values
         if event.kind in _DROPS:
             self._dropped(event)
@@ -227,7 +226,7 @@ class GuardTally:
     def report(
         self, reading: LogReading, *, replays: Mapping[str, Sequence[RecordedReplay]] = MappingProxyType({})
     ) -> GuardReport:
-        """Return the events, and what to do next.
+        """Return the report on all events, with the next action.
 
         Args:
             reading: The files that were read, and their unreadable lines.
@@ -284,7 +283,7 @@ def _step(tally: _OfRank, event: GuardEvent) -> None:
 
 
 def _next(report: GuardReport) -> list[tuple[str, ...]]:
-    """Return the commands as words, the most urgent first."""
+    """Return suggested commands as lists of words, the most urgent first."""
     source = report.reading.sources[0] if report.reading.sources else ""
     folder = source.rpartition("/")[0]
     output, _, last = folder.rpartition("/")
@@ -332,7 +331,7 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 
 def _place(values: Mapping[str, EventValue]) -> str:
-    """Describe the place of a wrong product, and the reaction, as far as the event shows them."""
+    """Describe the place of a wrong product and the reaction, as far as the event shows them."""
     facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
     parts = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
     return ", ".join([*parts, "healed"] if values.get("healed") is True else parts)

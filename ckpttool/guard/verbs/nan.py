@@ -1,4 +1,4 @@
-"""Captures of steps that were not finite: list, inspect, replay."""
+"""Functions that list, inspect and replay captures of non-finite steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_nan(path: str) -> Captures:
 
 
 def inspect_nan(path: str) -> Capture | Captures:
-    """Show the contents of a capture, each shard compared with its digest; for a folder of captures, list them.
+    """Show the contents of a capture after comparing each shard with its digest, or list the captures of a folder.
 
     Raises:
         UnknownLayoutError: There is no capture.
@@ -63,7 +63,7 @@ def inspect_nan(path: str) -> Capture | Captures:
 
 
 def _has_stopped(path: str) -> bool | None:
-    """Return whether the training stopped, from the events next to the captures."""
+    """Return whether the training run stopped, from the events next to the captures."""
     folder, _, captures = os.path.dirname(os.path.abspath(path)).rpartition("/")
     if captures != "captures" or not (files := GuardFiles().inside(folder)):
         return None
@@ -108,9 +108,9 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
 
     Args:
         storage: The storage that contains it.
-        folder: Relative to the storage's root.
-        shown_path: The path, as the user named it.
-        shards: Whether the tensors' files are read and compared with their digests.
+        folder: Path relative to the storage's root.
+        shown_path: The path, as the user passed it.
+        shards: Whether to read the tensors' files and compare them with their digests.
     """
     prefix = f"{folder}/" if folder else ""
     findings: list[Finding] = []

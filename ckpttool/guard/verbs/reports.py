@@ -1,4 +1,4 @@
-"""The report of a guarded training run, from its event files."""
+"""The report on a guarded training run, from its event files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
     """Show what happened in a guarded training run and what to do next, in one pass and bounded memory.
 
     Args:
-        events: Event files, their folder, the output folder of the training, globs, or `-`.
+        events: Event files, their folder, the output folder of the training run, globs, or `-`.
 
     Raises:
         UsageError: There is no such file.
@@ -65,7 +65,7 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
 
 
 def _replays(capture: CaptureTold, tally: GuardTally) -> tuple[RecordedReplay, ...]:
-    """Return the recorded replays of a capture; only of one next to its events, as paths in files are not trusted."""
+    """Return the recorded replays of a capture next to its events. Other paths in the events are not trusted."""
     folder, _, name = capture.here.rpartition("/")
     if folder not in tally.capture_folders or head_step(name) is None:
         return ()

@@ -1,4 +1,4 @@
-"""Save a training run in a form that every command reads, and resume exactly from a save."""
+"""Functions that save a training run in a form that every command reads, and resume exactly from a save."""
 
 from __future__ import annotations
 
@@ -50,26 +50,27 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     health_threshold: float | None = None,
     group: Any = None,  # noqa: ANN401  as above
 ) -> CheckpointWriter:
-    """Return the writer that saves a training run; call it on every rank.
+    """Return the writer that saves a training run. Call it on every rank.
 
     Each rank writes a separate file and does not wait for others. A file is complete or absent. It is sealed when it is
     written, from the bytes in memory, so later damage on the disk is detectable.
 
     Args:
-        output: The output folder; saves are in its subfolder `checkpoint`.
+        output: The output folder. Saves are in its subfolder `checkpoint`.
         prefix: Prefix of all file names: up to 64 letters, digits, _ and . without `_rank_`.
         model: The trained model, wrapped or not.
         optimizer: The optimizer of the model.
         scheduler: The scheduler of the learning rate.
-        scaler: The scaler of the loss.
-        loader: A loader with `state_dict`, such as torchdata's `StatefulDataLoader`; None: its position is not saved.
-        guard: The guard; its memory is saved, and it reports each save.
+        scaler: The loss scaler.
+        loader: A loader with `state_dict`, such as torchdata's `StatefulDataLoader`. If None, its position is not
+            saved.
+        guard: The guard. Its memory is saved, and it reports each save.
         extra: Further data to save: values, or objects with `state_dict` and `load_state_dict`.
-        steps_per_epoch: Steps per epoch, for the numbers of saves; None: all steps belong to the first epoch.
-        global_batch_size: Samples per step over all ranks, to be recorded.
-        embedding: Name of the parameter whose gradient shows the health of a save; None: health is not measured.
-        health_threshold: Sum of squares of that gradient at or above which a save is recorded unhealthy.
-        group: The ranks of the training; None: all.
+        steps_per_epoch: Steps per epoch, for the numbers of saves. If None, all steps belong to the first epoch.
+        global_batch_size: Samples per step over all ranks, to record.
+        embedding: Name of the parameter whose gradient shows the health of a save. If None, health is not measured.
+        health_threshold: Sum of squares of that gradient at or above which a save is recorded as unhealthy.
+        group: The ranks of the training run, or None for all.
 
     Raises:
         UsageError: An argument is invalid.
@@ -121,7 +122,7 @@ def resume_training(  # noqa: PLR0913  as above
     fresh_ok: bool = False,
     group: Any = None,  # noqa: ANN401  as above
 ) -> Resumed:
-    """Load the newest save that is intact and healthy on all ranks, and continue bit for bit; call it on every rank.
+    """Load the newest save that is intact and healthy on all ranks, and continue bit for bit. Call it on every rank.
 
     Rank 0 chooses as `ckpttool resolve` does. While it reads, each rank compares its file with the recorded digest.
 
@@ -133,10 +134,10 @@ def resume_training(  # noqa: PLR0913  as above
         scaler: As above.
         loader: As above.
         guard: As above.
-        extra: As above; values without a state are stored in it.
+        extra: As above. Values without a state are stored in it.
         prefix: Only saves with this prefix, if training runs share the folder.
         fresh_ok: Start from scratch if there is no save. Existing but unusable saves are an error.
-        group: The ranks of the training; None: all.
+        group: The ranks of the training run, or None for all.
 
     Raises:
         NothingToResumeError: No usable save exists.
@@ -165,7 +166,7 @@ def resume_training(  # noqa: PLR0913  as above
 
 
 def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Chosen | None:
-    """Choose as `resolve` does; None if there is no save."""
+    """Choose a save as `resolve` does, or return None if there is no save."""
     from ckpttool.guard.resume import Chosen
 
     tree = f"{path}/{layout.folder}"
@@ -189,10 +190,10 @@ def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Ch
 
 
 def _planned(path: str) -> Chosen:
-    """Read a plan.
+    """Read a plan, and return its save.
 
     Raises:
-        UsageError: It cannot be executed here.
+        UsageError: The plan cannot be executed here.
         NothingToResumeError: According to the plan, there is nothing to resume from.
     """
     from ckpttool.guard.resume import Chosen
