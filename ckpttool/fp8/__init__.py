@@ -1,6 +1,6 @@
 """FP8 training: find out whether FP8 hurts a run, which part causes it, and how to fix it.
 
-Users call `ckpttool fp8`, or `ckpttool.library.fp8_probe(...)` and the functions next to it. Each command starts in
+Users call `ckpttool fp8`, or functions of the library such as `ckpttool.library.fp8_probe(...)`. Each command starts in
 `verbs`.
 """
 

@@ -99,7 +99,7 @@ def probe(
 
 
 def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
-    """Reject a file that ckpttool did not write as the target, before any checkpoint is read.
+    """Raise an error if the target is a file that ckpttool did not write, before any checkpoint is read.
 
     Raises:
         UsageError: The target is the probed file or is in the probed tree, its folder does not exist, or something
@@ -217,7 +217,7 @@ class RunsOptions:
     columns: Annotated[str | None, COLUMNS] = None
 
     def curves(self) -> CurvesQuestion | None:
-        """Return the question about the runs' differences; None if no run was passed.
+        """Return the question about the runs' differences, or None if no run was passed.
 
         Raises:
             UsageError: Only one of the two runs was passed.

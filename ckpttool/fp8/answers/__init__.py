@@ -1,1 +1,1 @@
-"""Answers of the FP8 commands: JSON and table."""
+"""Output of the FP8 commands as JSON and tables."""

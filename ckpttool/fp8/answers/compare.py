@@ -1,4 +1,4 @@
-"""Comparison of two training runs: the gap between their losses, when the gap starts, and what to do."""
+"""Output for the comparison of two training runs: the gap between their losses, its start, and what to do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CASES = {
     CurveClass.TRANSIENT: "2",
     CurveClass.SPIKES: "1",
 }
-"""Classes of the published triage, which does not include match and inconclusive."""
+"""Cases of the published triage by class. The triage does not include match and inconclusive."""
 
 _PLAN = (
     "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that find the "
@@ -81,7 +81,7 @@ _MATCHES = {
 
 
 def document(answer: CurvesAnswer) -> Document:
-    """`ckpttool/fp8-compare/1`: the gap between two training runs, when the gap starts, and its kind."""
+    """Return the document of `ckpttool/fp8-compare/1`: the gap between two training runs, its start, and its kind."""
     comparison = answer.comparison
     gap, floor, norm, limit = comparison.gap, comparison.floor, comparison.norm_gap, measured(comparison.limit)
     return {
@@ -146,7 +146,7 @@ def _case(answer: CurvesAnswer) -> str | None:
 
 
 def table(answer: CurvesAnswer) -> RenderableType:
-    """Show the class of the gap in a sentence, the numbers behind it, the gap over the steps, and what to do."""
+    """Return a table of the class of the gap, the numbers behind it, the gap over the steps, and what to do."""
     comparison = answer.comparison
     numbers = list(_numbers(comparison))
     parts: list[RenderableType] = [_headline(answer)]

@@ -1,4 +1,4 @@
-"""The files of an FP8 experiment's folder: its description, the changes, and the meaning of each outcome."""
+"""The files in the folder of an FP8 experiment: its description, the changes, and the meaning of each outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpttool.fp8.model.plan import REFERENCE, Change, Evidence, Experiment, Fp8
 
 README, ABOUT, FLAGS = "README.md", "experiment.json", "flags.txt"
 OWN = (README, ABOUT, FLAGS)
-"""The files in each folder, besides the framework's configs."""
+"""The files in each folder besides the framework's configs."""
 
 
 def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
@@ -26,7 +26,7 @@ def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
 
 
 def flags(change: Change) -> Iterator[str]:
-    """Return a change, one setting per line, because no script is edited."""
+    """Yield the lines of a change, with one setting per line. No script is edited."""
     for name in change.remove:
         yield f"remove {name}"
     for name, value in change.set:

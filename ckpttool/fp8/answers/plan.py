@@ -1,4 +1,4 @@
-"""The next experiments, and the checkpoint from which they start."""
+"""Output for the next experiments, and the checkpoint from which they start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING: dict[str, Document] = dict.fromkeys(
 
 
 def document(answer: Fp8Plan | NoPlan) -> Document:
-    """`ckpttool/fp8-plan/1`: one folder per experiment; or why experiments would not help."""
+    """Return the document of `ckpttool/fp8-plan/1`: one folder per experiment, or why experiments would not help."""
     if isinstance(answer, Fp8Plan):
         return {**plan_document(answer)}
     return {
@@ -41,7 +41,7 @@ def document(answer: Fp8Plan | NoPlan) -> Document:
 
 
 def table(answer: Fp8Plan | NoPlan) -> RenderableType:
-    """Show the experiments, their cost, and what to do next."""
+    """Return a table of the experiments, their cost, and what to do next."""
     if isinstance(answer, NoPlan):
         return stack(line("No experiment was planned", style="bold yellow"), line(shown(answer.reason)))
     latest = [experiment for experiment in answer.experiments if experiment.trial.round == answer.round]

@@ -1,4 +1,4 @@
-"""Effect of FP8 on the tensors of a checkpoint."""
+"""Output for the effect of FP8 on the tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STYLE = {Risk.FINE: "", Risk.WEAK: "yellow", Risk.LOST: "bold red"}
 
 
 def document(answer: Fp8Probe) -> Document:
-    """`ckpttool/fp8-probe/1`: every checked tensor under every requested recipe, worst first."""
+    """Return the document of `ckpttool/fp8-probe/1`: every checked tensor under every requested recipe, worst first."""
     return {
         "schema": "ckpttool/fp8-probe/1",
         "root": answer.inventory.root,
@@ -48,7 +48,7 @@ def document(answer: Fp8Probe) -> Document:
 
 
 def tensor_document(tensor: ProbedTensor) -> Document:
-    """Encode one tensor; a row of `--stats` has the same form."""
+    """Encode one tensor. Each row of `--stats` has this form."""
     numbers = fields_of(tensor.numbers, _figure)
     recipes = [_cast(cast, risk) for cast, risk in zip(tensor.numbers.recipes, tensor.risks, strict=True)]
     place = {name: numbers[name] for name in ("name", "path", "rank")}
@@ -79,7 +79,7 @@ def stats_lines(answer: Fp8Probe) -> Iterator[str]:
 
 
 def _figure(value: float) -> float:
-    """Round to the precision of sums in F32, so that every machine gives the same result."""
+    """Round a value to the precision of sums in F32, so that every machine gives the same result."""
     return float(f"{value:.5g}")
 
 
@@ -88,7 +88,7 @@ def _decibels(value: float | None) -> float | None:
 
 
 def table(answer: Fp8Probe) -> RenderableType:
-    """Show the weights with the greatest loss, tensors that no recipe casts to FP8, and optimizer states."""
+    """Return a table of the weights with the greatest loss, tensors that are never cast, and optimizer states."""
     cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
     weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]
     states = [tensor for tensor in cast if tensor.role in _STATES]
@@ -123,7 +123,7 @@ def _about(answer: Fp8Probe) -> str:
 
 
 class _Row(NamedTuple):
-    """One tensor, across all of its parts."""
+    """One tensor, with all of its parts."""
 
     name: str
     worst: ProbedTensor
@@ -133,7 +133,7 @@ class _Row(NamedTuple):
 
 
 def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
-    """Return tensors by name, in the given order."""
+    """Group tensors by name, in the given order."""
     places = Counter(tensor.whole_name for tensor in tensors)
     worst: dict[str, ProbedTensor] = {}
     for tensor in tensors:
@@ -142,7 +142,7 @@ def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
 
 
 def _common(rows: Sequence[_Row]) -> str:
-    """Return the common prefix of all names, up to a dot or slash; empty for a single name."""
+    """Return the common prefix of all names, up to a dot or slash, or an empty string for a single name."""
     begin = posixpath.commonprefix([row.name for row in rows]) if len(rows) > 1 else ""
     return begin[: max(begin.rfind("."), begin.rfind("/")) + 1]
 
@@ -179,7 +179,7 @@ def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[R
 
 
 def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
-    """Count the tensors that each recipe loses, if any, to show which recipe would help."""
+    """Yield the number of tensors that each recipe loses, if any, to show which recipe would help."""
     counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
     titles = [title.strip().lower() for title, _ in _recipes(answer)]
     if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
@@ -188,7 +188,7 @@ def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableTyp
 
 
 def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
-    """Return a header for each recipe and format, and the priority of each if space is short."""
+    """Return a header for each recipe and format, and its priority if space is short."""
     question = answer.question
     casts = [(recipe.value, format_.value) for recipe in question.shown for format_ in question.formats]
     several = len(question.formats) > 1
@@ -238,7 +238,7 @@ def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[Render
 
 
 def _apart(answer: Fp8Probe) -> Iterator[str]:
-    """Describe the tensors that the tables leave out, and the data that no checkpoint contains."""
+    """Describe the tensors that the tables omit, and the data that no checkpoint contains."""
     resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
     if resting:
         yield f"Already in FP8: {counted(len(resting), 'tensor')}; scales and codes were checked."

@@ -1,4 +1,4 @@
-"""The cause of a gap, the fix, and the next round."""
+"""Output for the cause of a gap, the fix, and the next round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_LOG = "it has no log"
 
 
 def document(answer: Fp8Verdict) -> Document:
-    """`ckpttool/fp8-verdict/1`: the cause, what to change, or which round comes next."""
+    """Return the document of `ckpttool/fp8-verdict/1`: the cause, what to change, or the next round."""
     shares = answer.shares
     return {
         "schema": "ckpttool/fp8-verdict/1",
@@ -78,7 +78,7 @@ def _shown(result: Shown) -> Document:
 
 
 def table(answer: Fp8Verdict) -> RenderableType:
-    """Show the verdict, the result of each experiment, the fix, and the experiments to run next."""
+    """Return a table of the verdict, the result of each experiment, the fix, and the experiments to run next."""
     decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
     style = "bold red" if decided else "bold yellow"
     if answer.kind is VerdictKind.INNOCENT:

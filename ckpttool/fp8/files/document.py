@@ -1,4 +1,4 @@
-"""Values as JSON objects, with each field under its own name."""
+"""Encoding of values as JSON objects, with each field under its own name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ckpttool.core.formats.strict_json import Json, measured
 
 
 def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
-    """Return a value as JSON; a dataclass becomes an object with its fields in order.
+    """Return a value as JSON. A dataclass becomes an object with its fields in order.
 
     Args:
-        value: Made of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
-        number: How floats are rounded.
+        value: A value made of dataclasses, dictionaries, tuples, enumeration members, and JSON's own types.
+        number: Function that rounds floats.
     """
     if isinstance(value, Enum):
         return str(value.value)

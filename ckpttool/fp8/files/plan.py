@@ -1,4 +1,4 @@
-"""Write, print and read `plan.json` in a folder of FP8 experiments."""
+"""Reading and writing of `plan.json` in a folder of FP8 experiments."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from ckpttool.fp8.model.plan import (
 SCHEMA = "ckpttool/fp8-plan/1"
 NAME = "plan.json"
 LIMIT = 16 << 20
-"""Maximum bytes. A plan of a hundred experiments needs a hundredth of this."""
+"""Maximum size in bytes. A plan of a hundred experiments needs a hundredth of this."""
 
 _E = TypeVar("_E", bound=Enum)
 
 
 def plan_document(plan: Fp8Plan) -> dict[str, Json]:
-    """Encode a plan; `parse_plan` decodes it, except for the files' contents, which are stored next to it."""
+    """Encode a plan. `parse_plan` decodes it, except for the files' contents, which are stored next to it."""
     start = plan.start
     return {
         "schema": SCHEMA,
@@ -114,17 +114,17 @@ def experiment_document(experiment: Experiment) -> dict[str, Json]:
 
 
 def change_document(change: Change) -> dict[str, Json]:
-    """Encode the changes; for files, only their names."""
+    """Encode the changes. For files, encode only their names."""
     names: list[Json] = [name for name, _ in change.files]
     return {**fields_of(change), "set": dict(change.set), "env": dict(change.env), "files": names}
 
 
 def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
-    """Read a plan back.
+    """Decode a plan.
 
     Args:
         data: The complete file.
-        where: Name of the file, for the error.
+        where: Name of the file for error messages.
 
     Raises:
         UnsafeError: ckpttool did not write the file, so files next to it must not be changed.
@@ -137,7 +137,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
 
 
 class _Record:
-    """An object of the document; values are converted to the expected type, or raise a `ParseError`."""
+    """An object of the document. Its values are converted to the expected type, or raise a `ParseError`."""
 
     def __init__(self, raw: Mapping[str, Json], where: str) -> None:
         self._raw, self._where = raw, where

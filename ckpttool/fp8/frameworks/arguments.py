@@ -1,4 +1,4 @@
-"""Megatron's arguments, as printed when it starts, or in a script or a separate file. Scripts are never run.
+"""Megatron's arguments, as printed at its start, or as written in a script or a separate file. Scripts are never run.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`). The
@@ -20,10 +20,10 @@ NAMES = frozenset({
     "check_for_nan_in_loss_and_grad", "exp_avg_dtype", "exp_avg_sq_dtype", "te_precision_config_file", "fp8_e4m3",
     "fp8_hybrid",
 })  # fmt: skip
-"""Arguments that concern FP8."""
+"""Names of the arguments that concern FP8."""
 
 UNKNOWN = "$"
-"""Marks a variable in a value, whose content is unknown unless the script runs."""
+"""Marker of a variable in a value. Its content is unknown unless the script runs."""
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
@@ -32,17 +32,17 @@ _SWITCHES = frozenset({
 _COMMON = frozenset({
     "bf16", "fp16", "num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
 })  # fmt: skip
-"""Arguments of training runs with and without FP8."""
+"""Names of arguments of training runs with and without FP8."""
 
 BEGINS = b"-- arguments --"
 ENDS = b"-- end of arguments --"
 DOTS = rb" \.{1,47} "
 
 _PRINTED_WIDTH = 48
-"""Length of a name with the dots after it."""
+"""Number of characters of a name with the dots after it."""
 
 _PRINTED = re.compile(rb"(?:.{0,200}?\W)??(\w{1,47}) (\.{1,47})(?: (.*?))?\s*", re.DOTALL)
-"""A launcher may print the rank before the line."""
+"""Pattern of a printed argument. A launcher may print the rank before the line."""
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")
@@ -54,12 +54,11 @@ _WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
 
 
 class PrintedArguments:
-    """Collects the printed arguments of a log, line by line: the last complete printout counts."""
+    """Collector of the arguments printed in a log, line by line. The last complete printout counts."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.values: dict[str, str] | None = None
-        """Values by name; None if no printout is complete."""
+        """Values by name, or None if no printout is complete."""
         self.lines: dict[str, int] = {}
         """The line number of each argument."""
         self._open: dict[str, tuple[str, int]] | None = None
@@ -86,9 +85,9 @@ class PrintedArguments:
 
 
 def read_arguments(text: str) -> tuple[Setting, ...]:
-    """Return the FP8 arguments by name; of repeated arguments the last one counts, as in Megatron.
+    """Return the FP8 arguments by name. The last of repeated arguments counts, as in Megatron.
 
-    If a script has branches and two values differ, it is unknown which one applies: then the value is unknown.
+    If a script has branches and two values differ, the value is unknown, because either branch may apply.
     """
     settings: dict[str, Setting] = {}
     for setting in _in_order(_COMMENT.sub("", text)):

@@ -1,4 +1,4 @@
-"""Experiment settings for each framework; each framework supports only some experiments."""
+"""Experiment settings for each framework. Each framework supports only some experiments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_IN_FP8 = {
         "its logs and fp8 probe its shards)"
     ),
 }
-"""Reasons why some frameworks or options support no experiment."""
+"""Reasons why some frameworks or options support no experiments."""
 
 SAME_BATCH = "the global batch size stays the same: the same samples per step, summed in another order"
 KEEP_OPTIMIZER = "if parameters are stored in FP8, BF16 needs the master weights: load the optimizer as well"
@@ -36,14 +36,14 @@ KEEP_OPTIMIZER = "if parameters are stored in FP8, BF16 needs the master weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The place and settings of an experiment."""
+    """The location and the settings of an experiment."""
 
     folder: str
-    """The experiment's output folder, absolute."""
+    """The experiment's output folder, as an absolute path."""
     first_step: Step
     last_step: Step
     load: str | None
-    """The folder of the checkpoint that the experiment starts from; None if it starts from scratch."""
+    """The folder of the checkpoint that the experiment starts from, or None if it starts from scratch."""
     recipe: Recipe | None
     """The candidate's recipe."""
     framework_version: Version | None
@@ -52,7 +52,7 @@ class Setting:
     arguments: Mapping[str, str] | None
     """The arguments that the candidate's log printed."""
     in_e5m2: bool
-    """Whether gradients are in E5M2; otherwise gradients are in E4M3, like all other operands."""
+    """Whether gradients are in E5M2. Otherwise they are in E4M3, like all other operands."""
 
     def argument(self, name: str) -> str | None:
         """Return a printed argument of the candidate; None if unknown."""
@@ -66,9 +66,9 @@ class Framework(ABC):
     recipes: tuple[Recipe, ...]
     """Recipes to which a complete run can be switched."""
     first_layer: int
-    """The number of the first layer, in the names that its configs match."""
+    """The number of the first layer in the names that its configs match."""
     all_extras: tuple[str, ...]
-    """Possible features besides plain FP8, by the framework's names."""
+    """Possible features besides plain FP8, under the framework's names."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
         """Return the active features besides plain FP8, or all possible features if the log lists none."""
@@ -77,10 +77,13 @@ class Framework(ABC):
 
     @abstractmethod
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return the changes that turn the candidate's launch into the experiment, or why that is not supported."""
+        """Return the changes to the candidate's launch for the experiment, or why the experiment is not supported."""
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Return whether an experiment ran as planned, according to the framework's log; many log nothing about it."""
+        """Return whether an experiment ran as planned, according to the framework's log.
+
+        Many frameworks log nothing about it.
+        """
         del experiment, arithmetic
         return AsPlanned.UNKNOWN, None
 
@@ -91,7 +94,7 @@ def framework_names() -> tuple[str, ...]:
 
 
 def framework_of(name: str) -> Framework:
-    """Return a framework by its name.
+    """Return the framework with this name.
 
     Raises:
         UsageError: No framework has that name, or the framework has no FP8 training.
@@ -109,7 +112,7 @@ def in_bf16(trial: Trial) -> bool:
 
 
 def regrouped(size: str | None) -> str | None:
-    """Return a different micro-batch size for the same samples: half of this size, or two instead of one."""
+    """Return a different micro-batch size for the same samples: half of the given size, or two instead of one."""
     if size is None or not size.isdecimal() or int(size) < 1:
         return None
     if int(size) == 1:
@@ -138,11 +141,11 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
 
 
 def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
-    """Return how a log differs from the plan; None if nothing differs.
+    """Return how a log differs from the plan, or None if nothing differs.
 
     Args:
-        arithmetic: The printed settings; others are skipped.
-        expected: Value by argument; placeholders are in angle brackets.
+        arithmetic: The printed settings. Other settings are skipped.
+        expected: Expected values by argument. Placeholders are in angle brackets.
     """
     for name, value in expected.items():
         printed = arithmetic.argument(name)

@@ -45,10 +45,9 @@ _RECIPE = re.compile(r"((?:fp8_)?(?:delayed|current|block)_scaling|mxfp8|nvfp4)_
 
 
 class OperandsSeen:
-    """Collects the logged casts of each operand."""
+    """Collector of the logged casts of each operand."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.config_missing: str | None = None
         self._seen: dict[tuple[str, Gemm, Operand], dict[Computed, None]] = {}
 
@@ -72,7 +71,7 @@ class OperandsSeen:
         self._seen.setdefault(key, {})[computed] = None
 
     def operands(self) -> tuple[OperandSeen, ...]:
-        """Return the operands by layer, product and operand; a named feature is more specific than an unnamed one."""
+        """Return the operands by layer, product and operand. A named feature takes precedence over an unnamed one."""
         named = frozenset(_FEATURES.values())
         return tuple(
             OperandSeen(
@@ -113,10 +112,10 @@ class _Sum:
 
 
 def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], tuple[LogProblem, ...]]:
-    """Return the measurements of each tensor, by layer, tensor and name, and the unreadable logs.
+    """Return the measurements of each tensor, by layer, tensor and name, and the problems of unreadable logs.
 
     Args:
-        paths: Statistics logs from all ranks or some; if several ranks measured a tensor, their values count equally.
+        paths: Statistics logs from some or all ranks. If several ranks measured a tensor, their values count equally.
     """
     sums: dict[tuple[str, str, str, str, bool], _Sum] = {}
     problems = []
@@ -159,7 +158,7 @@ _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\
 def layers_of(
     measured: Iterable[TensorStatistic], arithmetic: RunArithmetic, first_layer: int
 ) -> tuple[tuple[int, ...], str]:
-    """Return the layer numbers, the largest share of zeroed values first, and the prefix of the layers' names.
+    """Return the layer numbers by share of zeroed values, largest first, and the prefix of the layers' names.
 
     Args:
         measured: Statistics of tensors.

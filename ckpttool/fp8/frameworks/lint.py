@@ -1,4 +1,4 @@
-"""Find FP8 settings without the intended effect or with known problems, in each file and across files."""
+"""Rules that find FP8 settings without the intended effect or with known problems, in and across files."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def read_layers(path: str) -> tuple[str, ...]:
 
 
 def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding, ...], ...]:
-    """Judge settings by every rule.
+    """Check settings with every rule.
 
     Args:
-        read: All given files: some rules use the others.
-        extras: Further facts; those in the files are added.
+        read: All given files, because some rules compare files.
+        extras: Further facts. Facts in the files are added.
 
     Returns:
         The findings about each file, in the order of the file.
@@ -92,7 +92,7 @@ def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding
 
 
 def is_without(read: Fp8Settings) -> bool:
-    """Return whether a file is known to leave FP8 off."""
+    """Return whether a file explicitly leaves FP8 off."""
     if read.kind is Fp8Input.DEBUG or Fp8View(read, OtherFacts()).scopes:
         return False
     foreign = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)

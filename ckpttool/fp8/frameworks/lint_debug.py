@@ -1,4 +1,4 @@
-"""Find settings in configs of debug features that stop the run, or that have no effect.
+"""Rules that find settings of debug features that stop the run or have no effect.
 
 Source:
     nvdlfw-inspect 0.2.2 (`base.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08 (`debug/features/`).
@@ -28,7 +28,7 @@ _GEMMS = frozenset(gemm.value for gemm in Gemm)
 _TENSORS = frozenset({*(operand.value for operand in Operand), "output", "wgrad", "dgrad"})
 _FORMATS = ("FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2")
 _MOST_SECTIONS = 64
-"""Maximum number of sections that are compared with each other; a config has one to five."""
+"""Maximum number of sections to compare with each other. A config has one to five."""
 
 _BY_GEMM = frozenset({"enabled", "gemms", "gemms_struct"})
 _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
@@ -36,16 +36,16 @@ _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Feature:
-    """A feature of Transformer Engine."""
+    """A debug feature of Transformer Engine."""
 
     since: Version = (2,)
     """The first version with the feature."""
     takes: frozenset[str] | None = None
-    """The keys that it accepts; any other key stops the run. None if it only measures."""
+    """The accepted keys. Any other key stops the run. None if the feature only measures."""
     renamed: str | None = None
-    """Name since 2.13."""
+    """Name of the feature since 2.13, if it was renamed."""
     before: str | None = None
-    """Name before the feature was renamed."""
+    """Name of the feature before it was renamed."""
 
 
 _FEATURES = {
@@ -76,15 +76,15 @@ _SPAN = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One section."""
+    """One section of a config of debug features."""
 
     name: str
     enabled: object
-    """None if the key is missing."""
+    """The value of the key, or None if the key is missing."""
     layers: Mapping[str, object] | None
-    """The layer selection; None if it is missing, or not a mapping."""
+    """The layer selection, or None if it is missing or not a mapping."""
     features: Mapping[str, object]
-    """By namespace, or by name without a namespace."""
+    """Features by namespace, or by name without a namespace."""
 
     @property
     def is_on(self) -> bool:
@@ -92,7 +92,7 @@ class Section:
         return bool(self.enabled)
 
     def picks(self, layer: str) -> bool | None:
-        """Return whether the section applies to a layer; None if the layer stops the run, or if that is unknown."""
+        """Return whether the section applies to a layer, or None if that is unknown or the layer stops the run."""
         layers = self.layers or {}
         if (exact := layers.get("exact_layer_names")) is not None:
             return True if isinstance(exact, list) and layer in exact else None
@@ -128,7 +128,7 @@ def sections(view: View) -> Iterator[Section]:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Compile a user's pattern, unless it could take hours to match."""
+    """Compile a user's pattern, or return None if it could take hours to match."""
     inner = pattern.removeprefix(".*").removesuffix(".*")  # the pattern is searched for, so these change nothing
     if len(pattern) > _LONGEST_PATTERN or _COSTLY.search(inner) or len(_REPEAT.findall(inner)) > _MOST_OPEN:
         return None
@@ -141,7 +141,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def _by_number(requested: object, layer: str) -> bool | None:
-    """Return whether a layer's number is selected; a name with no number, or with several, stops the run."""
+    """Return whether a layer's number is selected. A name with no number, or with several, stops the run."""
     numbers = _NUMBER.findall(layer)
     if len(numbers) != 1:
         return None
@@ -183,7 +183,7 @@ def _on(view: Fp8View) -> Iterator[Section]:
 
 
 def _features(section: Section) -> Iterator[tuple[str, str, _Content]]:
-    """Yield the Transformer Engine features of a section: the key, name and settings of each."""
+    """Yield the key, name and settings of each Transformer Engine feature in a section."""
     inside = section.features.get(NAMESPACE)
     for name, content in inside.items() if isinstance(inside, dict) else ():
         yield f"{section.name}.{NAMESPACE}.{name}", name, content if isinstance(content, dict) else {}

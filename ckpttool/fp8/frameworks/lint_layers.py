@@ -1,4 +1,4 @@
-"""Rules about torchao and torchtitan, and about patterns that pick layers in all frameworks.
+"""Rules about torchao and torchtitan, and about patterns that select layers in any framework.
 
 Source:
     torchtitan v0.1.0 to v0.2.2 (`components/quantization/`), torchao 0.12 to 0.18 (`float8/config.py`,
@@ -17,7 +17,7 @@ from ckpttool.fp8.frameworks.arguments import UNKNOWN
 from ckpttool.fp8.frameworks.view import Fp8View
 
 _CONVERTED = {"float8": "float8", "mx": "mx"}
-"""Sections of settings by the word that switches them on."""
+"""Maps the word that switches a converter on to its section of settings."""
 
 _OUTPUT = ("output", "lm_head")
 _FLOOR_RECIPES = frozenset(
@@ -25,16 +25,16 @@ _FLOOR_RECIPES = frozenset(
 )  # torchao until the training recipe `mxfp8_rceil`
 
 _ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
-"""A number that is a separate part of a name, unlike the number in `fc1` or `w1`."""
+"""Pattern of a number that is a separate part of a name, unlike the number in `fc1` or `w1`."""
 
 
 def ends_in_number(text: str) -> bool:
-    """Return whether a part of a name also matches ten more layers, as `layers.1` matches `layers.10`."""
+    """Return whether a pattern for part of a name also matches ten more layers, as `layers.1` matches `layers.10`."""
     return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
 
 
 def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
-    """Yield the sections of settings for a converter, unless the config has a list of converters without it."""
+    """Yield the sections of settings for a converter. If a list of converters omits it, yield nothing."""
     lists = [entry for entry in view.named("converters") if entry.value is Nested.LIST]
     switched_on = {str(item.value) for entry in lists for item in view.inside(dotted(entry.key))}
     if lists and not any(section in name.split(".") for name in switched_on):
@@ -45,7 +45,7 @@ def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
 
 
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
-    """Return the names to exclude, and the place of the setting; None if the names are unknown."""
+    """Return the names to exclude and the place of the setting, or None if the names are unknown."""
     key = f"{dotted(section.key)}.filter_fqns"
     names = view.raw(key)
     if isinstance(names, str):

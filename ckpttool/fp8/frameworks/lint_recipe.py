@@ -37,17 +37,17 @@ def _rule(  # noqa: PLR0913  the columns of the table
     expected: str | None = None,
     actual: str | None = None,
 ) -> Rule[Fp8View]:
-    """Return the rule of a row, which is applied to every section that sets FP8.
+    """Return the rule for a finding, which is applied to every section that sets FP8.
 
     Texts refer to settings in braces: `{name[margin]}` is the name in the file, `{value[margin]}` the value there.
 
     Args:
         code: Code of the finding.
-        at: Settings in order of preference; the first one in the file is the place of the problem.
-        when: Whether the section has the problem.
+        at: Settings in order of preference. The first one in the file is the place of the problem.
+        when: Returns whether the section has the problem.
         says: Description of the problem.
         fix: The change that fixes it.
-        problem: `suspect`, or `note` if it is only worth knowing.
+        problem: `suspect`, or `note` for a fact that needs no change.
         expected: The correct value.
         actual: The current value.
     """
@@ -62,7 +62,7 @@ def _rule(  # noqa: PLR0913  the columns of the table
 
 
 class _Lookup:
-    """A function of a setting's name, for the texts of rows."""
+    """Adapter of a function of a setting's name, for the texts of rules."""
 
     def __init__(self, of: Callable[[str], object]) -> None:
         self._of = of
@@ -88,13 +88,13 @@ def _is_per_rank(scope: Scope) -> bool:
 
 
 def _is_without_effect(scope: Scope, name: str, default: Value) -> bool:
-    """Return whether a setting for delayed scales has a non-default value although the recipe has no such scale."""
+    """Return whether a setting for delayed scales has a non-default value although the recipe has no delayed scale."""
     is_set = name in scope.settings and scope.get(name) not in (None, default)
     return is_set and scope.recipe not in {None, Recipe.DELAYED}
 
 
 def _margin(scope: Scope) -> int | float:
-    """Return the margin of a delayed scale; 0 for any other scale."""
+    """Return the margin of a delayed scale, or 0 for any other scale."""
     return (scope.number("margin") or 0) if _is_delayed(scope) else 0
 
 

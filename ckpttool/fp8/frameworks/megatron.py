@@ -47,7 +47,7 @@ _EXTRAS = {
     "--cuda-graph-impl": "cuda_graph_impl",
     "--recompute-granularity": "recompute_granularity",
 }
-"""Flag -> its printed name."""
+"""Maps each flag to its printed name."""
 
 _GO_WITH = {
     "--sequence-parallel": ("--tp-comm-overlap",),
@@ -60,7 +60,7 @@ _GO_WITH = {
         "--distribute-saved-activations",
     ),
 }  # fmt: skip
-"""Flag -> the flags that Megatron refuses without it, or that are synonyms of it."""
+"""Maps a flag to the flags that Megatron refuses without it, or that are synonyms of it."""
 
 _OFF = frozenset({"False", "None", "none"})
 _NEW_RECIPES = (0, 13)
@@ -77,7 +77,7 @@ _BACKWARD = frozenset({Gemm.DGRAD, Gemm.WGRAD})
 
 
 class Megatron(Framework):
-    """Flags, and a file of precisions by module."""
+    """Experiments in Megatron-LM, by flags and a file of precisions by module."""
 
     title = "Megatron-LM"
     recipes = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
@@ -94,7 +94,7 @@ class Megatron(Framework):
         return tuple(flag for flag in active if flag not in needed)
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return the flags."""
+        """Return the flags for the experiment, or why it is not supported."""
         settings, notes = [*_start(setting)], list(_stops(setting))
         remove: tuple[str, ...] = ()
         if trial.is_regrouped:
@@ -137,7 +137,7 @@ class Megatron(Framework):
 def _recipe(
     recipe: Recipe, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
 ) -> Change | str:
-    """Change the recipe of the whole run."""
+    """Return the flags that change the recipe of the complete run, or why that is not supported."""
     is_old = setting.framework_version is not None and setting.framework_version < _NEW_RECIPES
     refused = te.no_recipe(recipe, setting.engine_version)
     if refused is not None:
@@ -171,7 +171,10 @@ def _regroup(setting: Setting) -> tuple[str, str]:
 def _products(
     trial: Trial, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
 ) -> Change | str:
-    """Change single products: flags support only both products of the backward pass, or complete layers."""
+    """Return the flags that change single products, or why that is not supported.
+
+    Flags support only both products of the backward pass, or complete layers.
+    """
     if trial.layers is not None:
         return _layers(trial, setting, settings, notes)
     in_high = frozenset(gemm for gemm in Gemm if trial.products.of(gemm) is Arithmetic.BF16)
@@ -221,7 +224,7 @@ def _precision(trial: Trial) -> str:
 
 
 def _start(setting: Setting) -> Iterator[tuple[str, str]]:
-    """Start at the checkpoint, save elsewhere, and stop without a change in the learning rate."""
+    """Yield the flags that start at the checkpoint, save elsewhere, and stop with an unchanged learning rate."""
     if setting.load is not None:
         yield "--load", setting.load
         yield "--ckpt-step", str(setting.first_step)

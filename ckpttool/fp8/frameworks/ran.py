@@ -41,10 +41,10 @@ _ANY = re.compile(
 def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
     """Read the logs of one run, from any ranks and in any format, in one pass and bounded memory.
 
-    Later values override earlier ones: a restarted run prints its settings again.
+    Later values override earlier ones, because a restarted run prints its settings again.
 
     Args:
-        paths: Training logs and the logs of debug features; also compressed.
+        paths: Training logs and the logs of debug features, possibly compressed.
     """
     paths = tuple(paths)
     printed, operands = PrintedArguments(), OperandsSeen()

@@ -54,7 +54,7 @@ KEYS: Mapping[str, str] = {
     "num_layers_at_start_in_bf16": "bf16_at_start",
     "num_layers_at_end_in_bf16": "bf16_at_end",
 }
-"""One word for each meaning of the frameworks' keys."""
+"""Maps the frameworks' keys to one common word per meaning."""
 
 FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
 """Flags for the format in older versions of Megatron and in its forks."""
@@ -72,7 +72,7 @@ SELECTORS = ("exact_layer_names", "layer_name_regex_pattern", "layer_numbers", "
 NAMESPACE = "transformer_engine"
 
 MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECASE)
-"""Words of files that may switch FP8 on in an unknown way."""
+"""Words in files that may switch FP8 on in an unknown way."""
 
 _PRINTED = re.compile(b"|".join([re.escape(BEGINS), re.escape(ENDS), DOTS]))
 _SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")
@@ -80,14 +80,14 @@ _CONFIG_ENDINGS = (".yaml", ".yml", ".json", TOML)
 _SCRIPT_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
 _SHELL = re.compile(rb"#![^\n]*sh\b")
 _SNIFFED = 4096
-"""Bytes at the head of a file that show whether it is text."""
+"""Number of bytes at the beginning of a file to check for text."""
 _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
 
 
 def read_settings(path: str) -> Fp8Settings:
-    """Return a file's FP8 settings; empty for a valid file of a run without FP8.
+    """Return a file's FP8 settings, which are empty for a valid file of a run without FP8.
 
-    A log may have any size, and may be compressed; the size of other files is limited, as for configs. No file is
+    A log may have any size, and may be compressed. The size of other files is limited, as for configs. No file is
     executed.
 
     Args:
@@ -124,9 +124,9 @@ def read_settings(path: str) -> Fp8Settings:
 
 
 def settings_below(folder: str) -> Iterator[tuple[str, Fp8Settings]]:
-    """Yield the FP8 settings in and below a folder, by path; hidden files, hidden folders and links are skipped.
+    """Yield the FP8 settings in and below a folder, by path. Hidden files, hidden folders and links are skipped.
 
-    Only the head of other files is read. Program files are skipped unless they are shell scripts.
+    Only the beginning of other files is read. Program files are skipped unless they are shell scripts.
     """
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -141,7 +141,7 @@ def settings_below(folder: str) -> Iterator[tuple[str, Fp8Settings]]:
 
 
 def _may_have_settings(path: str) -> bool:
-    """Return whether the head of a file mentions FP8 where settings can be."""
+    """Return whether the beginning of a file mentions FP8 at a place that can contain settings."""
     try:
         head = read_head(path)
     except CkptToolError:
@@ -152,7 +152,7 @@ def _may_have_settings(path: str) -> bool:
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
-    """Return the arguments that were printed last; None if there is no complete printout."""
+    """Return the arguments that were printed last, or None if there is no complete printout."""
     printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
@@ -169,7 +169,7 @@ def _printed(path: str) -> tuple[Setting, ...] | None:
 
 
 def _parsed(content: bytes, path: str) -> Document:
-    """Parse a config by its content, whatever its name."""
+    """Parse a config according to its content, whatever its name."""
     if (
         not path.endswith(TOML)
         and content.lstrip()[:1] != b"{"

@@ -23,7 +23,7 @@ EXTRAS = ("FP8 all-gather (enable_fsdp_float8_all_gather)", "compile", "recomput
 
 
 class Torchao(Framework):
-    """A custom script."""
+    """Experiments in a custom script on torchao."""
 
     title = "torchao"
     recipes = (Recipe.TENSORWISE, Recipe.ROWWISE)

@@ -28,7 +28,7 @@ _EXTRAS = {
 
 
 class Torchtitan(Framework):
-    """Keys of its TOML."""
+    """Experiments in torchtitan, by keys of its TOML config."""
 
     title = "torchtitan"
     recipes = (Recipe.TENSORWISE, Recipe.ROWWISE)
@@ -36,7 +36,7 @@ class Torchtitan(Framework):
     all_extras = tuple(_EXTRAS)
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return the keys."""
+        """Return the keys for the experiment, or why it is not supported."""
         settings, notes = _start(setting), _notes(setting)
         if trial.is_regrouped:
             size = regrouped(setting.argument("local_batch_size"))
@@ -96,12 +96,12 @@ def _no_products(trial: Trial, setting: Setting) -> str | None:
 
 
 def _recipe(name: str) -> list[tuple[str, str]]:
-    """Set a recipe by its name: torchtitan stops if parameters are also gathered in FP8."""
+    """Return the keys that set a recipe by name. torchtitan stops if parameters are also gathered in FP8."""
     return [(f"{_FLOAT8}.recipe_name", name), _NO_GATHER]
 
 
 def _start(setting: Setting) -> list[tuple[str, str]]:
-    """Start from the complete checkpoint, and save elsewhere, never in the candidate's folder."""
+    """Return the keys that start from the complete checkpoint and save elsewhere, never in the candidate's folder."""
     load = (
         []
         if setting.load is None

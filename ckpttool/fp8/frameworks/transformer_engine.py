@@ -2,7 +2,8 @@
 
 Source:
     Transformer Engine v2.4 to 2.20.2 (`debug/features/`, `common/recipe/__init__.py`), nvdlfw-inspect 0.2.2. Two
-    sections that match one layer raise, and so do two features that change one tensor: one section, one feature.
+    sections that match one layer cause an error, as do two features that change one tensor. So one section with one
+    feature is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CLASSES = {
     Recipe.BLOCKWISE: ("Float8BlockScaling", (2, 3), "Hopper"),
     Recipe.MXFP8: ("MXFP8BlockScaling", (2, 0), "Blackwell"),
 }
-"""By recipe: the class, the first version with that class, and the supported devices."""
+"""Class, first version with that class, and supported devices, by recipe."""
 
 EXTRAS = (
     "sequence parallel", "overlap of tensor-parallel communication", "FP8 attention (fp8_dpa, fp8_mha)",
@@ -48,7 +49,7 @@ _AFTER = (
 
 
 def needs_debug(trial: Trial) -> bool:
-    """Return whether single products change, which needs debug features."""
+    """Return whether a trial changes single products, which needs debug features."""
     return bool(trial.products.changed) and not in_bf16(trial)
 
 
@@ -92,7 +93,7 @@ def _format(operand: Operand, setting: Setting) -> str:
 
 
 def no_debug(trial: Trial, setting: Setting) -> str | None:
-    """Return the reason why debug features do not support the setting; None if they do."""
+    """Return why debug features do not support the setting, or None if they do."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
         return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"
@@ -100,7 +101,7 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
 
 
 def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
-    """Return why a recipe is not available; None if it is."""
+    """Return why a recipe is not available, or None if it is."""
     if recipe not in _CLASSES:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]
@@ -110,7 +111,7 @@ def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
 
 
 def for_devices(recipe: Recipe) -> tuple[str, ...]:
-    """Name the devices that a recipe requires."""
+    """Return the devices that a recipe requires, for display."""
     devices = _CLASSES[recipe][2]
     return (f"{recipe.value} needs {devices}",) if devices else ()
 
@@ -120,7 +121,7 @@ def _shown(version: Version) -> str:
 
 
 class TransformerEngine(Framework):
-    """A custom script."""
+    """Experiments in a custom script on Transformer Engine."""
 
     title = "Transformer Engine"
     recipes = tuple(_CLASSES)

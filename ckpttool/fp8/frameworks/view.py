@@ -1,4 +1,4 @@
-"""A file, and the related files, as rules about FP8 see them."""
+"""The view of a file and related files that rules about FP8 use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLASSES = {
     "Float8BlockScaling": Recipe.BLOCKWISE,
     "MXFP8BlockScaling": Recipe.MXFP8,
 }
-"""Transformer Engine's recipes by the classes that a config may name."""
+"""Transformer Engine's recipes by the class names that a config may contain."""
 
 _RECIPES = {recipe.value: recipe for recipe in (Recipe.DELAYED, Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)}
 _OFF = frozenset({"none", "null", "false", "no", ""})
@@ -32,12 +32,12 @@ _DEFAULTS: Mapping[str, Value] = {
     "format": None, "recipe": "delayed", "history": 1, "algorithm": "most_recent", "margin": 0, "interval": 1,
     "wgrad": True, "bf16_layers": False, "bf16_at_start": 1, "bf16_at_end": 1,
 }  # fmt: skip
-"""Megatron's defaults for settings that a version does not print, although they are in effect."""
+"""Megatron's defaults for settings that are in effect although a version does not print them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFacts:
-    """Further known facts."""
+    """Facts from other sources than the file."""
 
     engine: Version | None = None
     """Version of Transformer Engine; None if unknown."""
@@ -49,23 +49,23 @@ class OtherFacts:
     """Whether one of the other files has Megatron's arguments, printed or as passed."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Return whether Transformer Engine has this version or a later one; None if unknown."""
+        """Return whether Transformer Engine has this version or a later one, or None if unknown."""
         return None if self.engine is None else self.engine >= version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Settings of one recipe: those of one section of a config, or all arguments."""
+    """The settings of one recipe: one section of a config, or all arguments."""
 
     place: str
-    """The section, dotted; empty at the top."""
+    """The dotted name of the section. Empty at the top level."""
     settings: Mapping[str, Setting]
     """Settings by word."""
     kind: Fp8Input
 
     @property
     def is_dump(self) -> bool:
-        """Whether the trainer has no settings beyond these."""
+        """Whether the trainer has no settings other than these."""
         return self.kind is Fp8Input.DUMP
 
     def get(self, name: str) -> Value:
@@ -77,7 +77,7 @@ class Scope:
         return None if value is Nested.MAPPING or (isinstance(value, str) and UNKNOWN in value) else value
 
     def key(self, *names: str) -> str:
-        """Return the location of the first of these settings that is present, or that of the section if none is."""
+        """Return the location of the first of these settings that is present, else that of the section."""
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:
@@ -90,14 +90,14 @@ class Scope:
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
-        """Return a setting that is a finite number; None if the setting is unknown or anything else."""
+        """Return a setting if it is a finite number, else None."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return value if isinstance(value, int) or math.isfinite(value) else None
 
     def word(self, name: str) -> str | None:
-        """Return a setting in lower case, without the class of an enumeration; None if the setting is unknown."""
+        """Return a setting in lower case, without the class of an enumeration, or None if it is unknown."""
         value = self.get(name)
         return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
 
@@ -109,7 +109,7 @@ class Scope:
 
     @property
     def overflow(self) -> int | float:
-        """Binades at the top that a negative margin cuts off."""
+        """Number of binades that a negative margin cuts off at the top."""
         return -(self.number("margin") or 0)
 
     @property
@@ -123,13 +123,13 @@ class Scope:
 
     @property
     def named_class(self) -> str:
-        """The class that the settings are for, or the section's name."""
+        """The class that the settings belong to, or the section's name."""
         setting = self.settings.get(_TARGET)
         return (self.place if setting is None else str(setting.value)).rpartition(".")[2]
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe; None if unknown. Arguments that only one recipe's class accepts also show it."""
+        """The recipe, or None if unknown. Arguments that only one recipe's class accepts also identify it."""
         if (recipe := _RECIPES.get(self.word("recipe") or "")) is not None:
             return recipe
         if self.named_class in _CLASSES:
@@ -139,17 +139,16 @@ class Scope:
 
 
 class Fp8View(View):
-    """A file, with lookup of its settings."""
+    """View of a file with lookup of its FP8 settings."""
 
     def __init__(self, read: Fp8Settings, extras: OtherFacts) -> None:
-        """Index the settings."""
         super().__init__(read.settings)
         self.kind = read.kind
         self.beside = extras
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        """Every section with FP8 settings, except sections that switch FP8 off."""
+        """All sections with FP8 settings, except sections that switch FP8 off."""
         if self.kind is Fp8Input.DEBUG:
             return ()
         sections: dict[KeyPath, dict[str, Setting]] = {}
@@ -176,6 +175,6 @@ class Fp8View(View):
 
 
 def _is_fp8(scope: Scope) -> bool:
-    """Return whether a section is about FP8: some of its keys are also used elsewhere."""
+    """Return whether a section concerns FP8. Some keys also have other uses."""
     names = {name for name, setting in scope.settings.items() if name != _TARGET and setting.key[-1] not in GENERAL}
     return bool(names) or scope.named_class in _CLASSES

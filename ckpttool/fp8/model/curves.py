@@ -1,4 +1,4 @@
-"""Comparison of two loss curves: their values, the gap between them, and what the gap may mean."""
+"""Comparison of two loss curves: their values, the gap between them, and its possible meaning."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.health.model.reading import LogReading
 
 SEED = 1
-"""Seed of all random numbers, so that the same input gives the same answer."""
+"""Seed of all random numbers, so that the same input gives the same result."""
 
 
 class CurveClass(str, Enum):
-    """How a candidate departs from its baseline."""
+    """How a candidate differs from its baseline."""
 
     DIVERGED = "diverged"
     """The loss became NaN or infinite, or rises and stays high."""
     EARLY = "early"
-    """Worse from the start."""
+    """The candidate is worse from the start."""
     STEP = "step"
-    """Worse by a constant amount since a step."""
+    """The candidate is worse by a constant amount from some step on."""
     DRIFT = "drift"
-    """Worse since a step, and growing with each further step."""
+    """The candidate is worse from some step on, by a growing amount."""
     LATE = "late"
-    """Worse since a step; whether the gap grows is unknown."""
+    """The candidate is worse from some step on. Whether the gap grows is unknown."""
     TRANSIENT = "transient"
-    """Temporarily worse, for longer than the baseline ever was."""
+    """The candidate was temporarily worse, for longer than the baseline ever was."""
     INCONCLUSIVE = "inconclusive"
-    """Unknown."""
+    """The relation is unknown."""
     SPIKES = "spikes"
-    """The same, except for spikes that end as quickly as the baseline's."""
+    """The curves are the same, except for spikes that end as quickly as the baseline's."""
     MATCH = "match"
-    """The same."""
+    """The curves are the same."""
 
 
 class CurveShape(str, Enum):
@@ -48,25 +48,25 @@ class CurveShape(str, Enum):
     STEP = "step"
     DRIFT = "drift"
     OPEN = "open"
-    """Both fit equally well."""
+    """A step and a ramp fit equally well."""
 
 
 class Effect(str, Enum):
-    """Whether the candidate differs, even slightly."""
+    """Whether the candidate differs from the baseline, even slightly."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """No repeat of the baseline on the same data exists."""
+    """There is no repeat of the baseline with the same data."""
 
 
 class FloorFrom(str, Enum):
-    """The source of the random difference between two runs of one kind."""
+    """The source of the random difference between two runs with equal settings."""
 
     REPEAT = "repeat"
     """Further runs of the baseline."""
     SAMPLING = "sampling"
-    """Only the variation of the gap itself: runs with other seeds may differ by more."""
+    """The variation of the gap itself. Runs with other seeds may differ by more."""
 
 
 class PairedBy(str, Enum):
@@ -74,7 +74,7 @@ class PairedBy(str, Enum):
 
     STEP = "step"
     SAMPLES = "samples"
-    """By the number of samples consumed: for runs with different batch sizes."""
+    """Pairs have equal numbers of consumed samples. Use this for runs with different batch sizes."""
 
 
 class CurveMetric(str, Enum):
@@ -88,11 +88,11 @@ class CurveMetric(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The difference that counts as equal."""
+    """The difference up to which two losses count as equal."""
 
     value: float
     relative: bool
-    """Whether the value is a share of the baseline's loss; otherwise it is in units of the loss."""
+    """Whether the value is a share of the baseline's loss. Otherwise it is in units of the loss."""
 
     def of(self, loss: float) -> float:
         """Return the tolerance in units of the loss."""
@@ -100,7 +100,7 @@ class Tolerance:
 
 
 WITHIN_CHANCE = Tolerance(value=0.0025, relative=True)
-"""Source: DeepSeek-V3's report, "within the randomness of training"."""
+"""Tolerance for random differences. Source: DeepSeek-V3's report, "within the randomness of training"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Terms:
     metric: CurveMetric = CurveMetric.LOSS
     tolerance: Tolerance = WITHIN_CHANCE
     switch_step: Step | None = None
-    """The baseline's step at which the candidate's arithmetic changes; None if it differs from the start."""
+    """The baseline's step at which the candidate's arithmetic changes, or None if it differs from the start."""
     seed: int = SEED
 
 
@@ -119,10 +119,10 @@ _TOLERANCE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:e-?\d{1,2})?(%?)")
 
 
 def tolerance(text: str) -> Tolerance:
-    """Parse `0.25%` as a share and `0.01` as a loss.
+    """Parse a tolerance: `0.25%` is a share of the loss, and `0.01` is in units of the loss.
 
     Raises:
-        UsageError: The text is neither of these.
+        UsageError: The text has neither form.
     """
     match = _TOLERANCE.fullmatch(text.strip())
     if match is None:
@@ -174,7 +174,7 @@ class CurvesQuestion:
         PairedBy | None,
         Option("--by", "Pair values by step or by samples.  [default: step; samples if batch sizes differ]", "FP8"),
     ] = None
-    """None: by step, or by samples if both logs count them and the batch sizes differ."""
+    """How to pair values. If None, by step, or by samples if both logs count them and the batch sizes differ."""
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
     switch_step: Annotated[Step | None, SWITCH_STEP] = None
     evals: Annotated[
@@ -183,27 +183,30 @@ class CurvesQuestion:
     ] = None
     """JSON files with the results of downstream tasks, for the baseline and for the candidate."""
     columns: Annotated[str | None, COLUMNS] = None
-    """`step=iter,loss=train/loss`: names of fields in logs with named columns."""
+    """Names of fields in logs with named columns, such as `step=iter,loss=train/loss`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The losses of one run, ascending by place; all sequences have the same length."""
+    """The losses of one run in ascending order of place. All sequences have the same length."""
 
     places: tuple[int, ...]
     """The places by which values are paired: steps, or samples consumed."""
     steps: tuple[Step, ...]
     losses: tuple[float, ...]
-    """May be NaN or infinite."""
+    """Losses, which may be NaN or infinite."""
     norms: tuple[float | None, ...]
-    """L2 norm of the gradients, if logged."""
+    """L2 norms of the gradients, if logged."""
     rates: tuple[float | None, ...]
-    """Learning rate, if logged."""
+    """Learning rates, if logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The values of two runs at the same places, ascending; equally long sequences, all losses finite."""
+    """The values of two runs at the same places, in ascending order.
+
+    All sequences have the same length, and all losses are finite.
+    """
 
     places: tuple[int, ...]
     """The places by which values are paired: steps, or samples consumed."""
@@ -218,36 +221,39 @@ class Spike:
     """A series of steps at which the loss of one run is far above its usual level."""
 
     candidate: bool
-    """Whether the spike is in the candidate's loss; otherwise it is in the baseline's."""
+    """Whether the spike is in the candidate's loss. Otherwise it is in the baseline's."""
     first: Step
     last: Step
     values: int
     """Number of logged steps from the first to the last."""
     height: float | None
-    """Height above the previous median; None if the loss was not a number."""
+    """Height above the previous median, or None if the loss was not a number."""
     shared: bool
-    """Whether the other run has a spike within ten steps: then the data caused it."""
+    """Whether the other run has a spike within ten steps, so that the data caused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """The gap between a run and its baseline, pair by pair and without the spikes of either; equally long."""
+    """The gap between a run and its baseline, pair by pair, without the spikes of either run.
+
+    All sequences have the same length.
+    """
 
     steps: tuple[Step, ...]
-    """Steps of the baseline; the first one that each value represents."""
+    """The first step of the baseline that each value represents."""
     ends: tuple[Step, ...]
-    """Steps of the baseline; the last one that each value represents."""
+    """The last step of the baseline that each value represents."""
     baseline: tuple[float, ...]
     differences: tuple[float, ...]
     """Differences of the run from the baseline."""
     spikes: tuple[Spike, ...]
-    """Spikes of both runs, ascending; those of this run count as the candidate's."""
+    """Spikes of both runs, in ascending order. Spikes of this run count as the candidate's."""
     pairing: float | None
     """Correlation of the changes of both curves from step to step; None if unknown."""
     together: int
-    """Neighbouring pairs per value; 1 except for very long logs."""
+    """Number of neighbouring pairs per value, which is 1 except for very long logs."""
     pairs: int
-    """Number of all pairs that the values represent."""
+    """Total number of pairs that the values represent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,21 +262,21 @@ class Gap:
 
     mean: float
     low: float
-    """Together with `high`, the bounds of the mean in 95 of 100 stretches like this one."""
+    """Lower bound of the 95% interval of the mean. `high` is the upper bound."""
     high: float
     half: float
-    """Half the width of this interval after the linear trend of the stretch is removed."""
+    """Half the width of this interval after the linear trend is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """The random difference between two runs of one kind."""
+    """The random difference between two runs with equal settings."""
 
     value: float
-    """In units of the loss."""
+    """The difference in units of the loss."""
     source: FloorFrom
     paired: float | None
-    """The same, from repeats with the same data in the same order only; None if there is no such repeat."""
+    """The same from only the repeats with the same data in the same order. None if there is no such repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +306,7 @@ class Comparison:
     kind: CurveClass
     pairs: int
     first: Step | None
-    """First step of the pairs; None if there are no pairs."""
+    """First step of the pairs, or None if there are no pairs."""
     last: Step | None
     pairing: float | None
     """Correlation of the changes of both curves from step to step; None if unknown."""
@@ -308,23 +314,23 @@ class Comparison:
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     shape: CurveShape | None = None
-    """None if no gap counts."""
+    """Shape of the gap, or None if no gap counts."""
     effect: Effect = Effect.UNKNOWN
     matters: bool | None = None
-    """Whether the gap exceeds the limit; None if unknown."""
+    """Whether the gap exceeds the limit, or None if unknown."""
     gap: Gap | None = None
     """Gap at the end of the curves; None if there are too few pairs."""
     relative_gap: float | None = None
     """Ratio of that gap to the baseline's loss there."""
     floor: Floor | None = None
     tolerance: float | None = None
-    """The tolerance, in units of the loss."""
+    """The tolerance in units of the loss."""
     limit: float | None = None
-    """The smallest gap that counts and can be detected, from floor, tolerance and noise."""
+    """The smallest gap that counts and can be detected, based on floor, tolerance and noise."""
     onset: Onset | None = None
-    """None if no gap counts."""
+    """Start of the gap, or None if no gap counts."""
     norm_gap: Gap | None = None
-    """Difference of the logarithms of the gradient norms at the end; None if norms are not logged."""
+    """Difference of the logarithms of the gradient norms at the end, or None if norms are not logged."""
     windows: tuple[GapWindow, ...] = ()
 
     @property
@@ -345,7 +351,7 @@ class TaskScore:
     task: str
     metric: str
     value: float
-    """From 0 to 1; higher is better."""
+    """The score from 0 to 1. Higher is better."""
     error: float | None
     """Standard error; None if unknown."""
 
@@ -363,22 +369,22 @@ class TaskChange:
 
     @property
     def change(self) -> float:
-        """Improvement of the candidate, to nine digits; from 0.70 to 0.67 is a loss of three points."""
+        """Improvement of the candidate, rounded to nine digits. From 0.70 to 0.67 it is -0.03."""
         return round(self.candidate - self.baseline, 9)
 
     @property
     def z(self) -> float | None:
-        """The change, in standard errors; None if these are unknown."""
+        """The change in standard errors, or None if these are unknown."""
         return self.change / self.error if self.error else None
 
 
 class Downstream(str, Enum):
-    """The effect on downstream tasks if the losses match; the cases of the published triage."""
+    """The effect on downstream tasks if the losses match, by case of the published triage."""
 
     ALL = "3a"
-    """All tasks changed: the export or the evaluation is the cause."""
+    """All tasks changed, so the export or the evaluation is the cause."""
     SOME = "3b"
-    """Some tasks dropped: the recipe is the cause."""
+    """Some tasks dropped, so the recipe is the cause."""
     NONE = "none"
 
 
@@ -391,9 +397,9 @@ class Evals:
     changed: tuple[str, ...]
     """Names of the tasks that changed by more than a point and by more than random variation."""
     dropped: tuple[str, ...]
-    """Names of the tasks that are clearly worse."""
+    """Names of the tasks with significantly lower scores."""
     verdict: Downstream | None
-    """None if the losses do not match, because tasks then add no information."""
+    """The effect, or None if the losses do not match, because tasks then add no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +413,7 @@ class CurvesAnswer(Answered):
     candidate: LogReading
     repeats: tuple[LogReading, ...]
     evals: Evals | None
-    """None if not requested."""
+    """The scores of downstream tasks, or None if not requested."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -9,11 +9,11 @@ class Gemm(str, Enum):
     """One of the three matrix products of a linear layer in training."""
 
     FPROP = "fprop"
-    """Activation times weight, which gives the output."""
+    """Product of activation and weight, which gives the output."""
     DGRAD = "dgrad"
-    """Gradient times weight, which gives the gradient of the activation."""
+    """Product of gradient and weight, which gives the gradient of the activation."""
     WGRAD = "wgrad"
-    """Activation times gradient, which gives the gradient of the weight."""
+    """Product of activation and gradient, which gives the gradient of the weight."""
 
 
 class Operand(str, Enum):
@@ -29,16 +29,16 @@ OPERANDS = {
     Gemm.DGRAD: (Operand.GRADIENT, Operand.WEIGHT),
     Gemm.WGRAD: (Operand.ACTIVATION, Operand.GRADIENT),
 }
-"""Six in all; a stored weight serves as two of them."""
+"""The two operands of each product, six in all. A stored weight is the operand of two products."""
 
 
 class Fp8Format(str, Enum):
     """An eight-bit floating-point format."""
 
     E4M3 = "e4m3"
-    """Largest 448, smallest normal 2^-6, smallest 2^-9; no infinity, NaN 0x7F."""
+    """Largest number 448, smallest normal 2^-6, smallest 2^-9. No infinity. NaN is 0x7F."""
     E5M2 = "e5m2"
-    """Largest 57344, smallest normal 2^-14, smallest 2^-16; infinity 0x7C."""
+    """Largest number 57344, smallest normal 2^-14, smallest 2^-16. Infinity is 0x7C."""
 
 
 class Recipe(str, Enum):
@@ -47,17 +47,17 @@ class Recipe(str, Enum):
     DELAYED = "delayed"
     """One scale per tensor, from the largest magnitude of the last steps."""
     TENSORWISE = "tensorwise"
-    """One scale per tensor, from the tensor itself: current scaling."""
+    """One scale per tensor, from the tensor itself, known as current scaling."""
     ROWWISE = "rowwise"
     """One scale per row, a power of two."""
     BLOCKWISE = "blockwise"
-    """Blocks of 1 x 128 for activations and gradients, and 128 x 128 for weights; scales are powers of two."""
+    """Blocks of 1 x 128 for activations and gradients, and 128 x 128 for weights. Scales are powers of two."""
     BLOCKWISE_F32 = "blockwise-f32"
     """The same blocks with 32-bit scales."""
     MXFP8 = "mxfp8"
-    """Blocks of 1 x 32, whose scale is an eight-bit power of two, rounded up."""
+    """Blocks of 1 x 32, with an eight-bit power of two, rounded up, as the scale."""
     MXFP8_FLOOR = "mxfp8-floor"
-    """The same, rounded as in the OCP standard."""
+    """The same blocks, with scales rounded as in the OCP standard."""
 
 
 class Arithmetic(str, Enum):

@@ -19,7 +19,7 @@ FAKE = "E3"
 LAST = "E2"
 EXTRAS = "E1"
 REPEATED = "C2"
-"""Fixed names of experiments; names of experiments on products, layers or operands are composed."""
+"""Fixed name of an experiment. Names of experiments on products, layers or operands are composed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class Products:
 
     @classmethod
     def all(cls, arithmetic: Arithmetic) -> Products:
-        """Return the same arithmetic for all three."""
+        """Return products that all have the same arithmetic."""
         return cls(fprop=arithmetic, dgrad=arithmetic, wgrad=arithmetic)
 
     @classmethod
     def fp8_but(cls, arithmetic: Arithmetic, gemms: frozenset[Gemm]) -> Products:
-        """Return FP8 for all products except some, which have a different arithmetic."""
+        """Return products in FP8, except some with a different arithmetic."""
         fprop, dgrad, wgrad = (arithmetic if gemm in gemms else Arithmetic.FP8 for gemm in Gemm)
         return cls(fprop=fprop, dgrad=dgrad, wgrad=wgrad)
 
@@ -61,33 +61,33 @@ class Trial:
     """The change that an experiment makes to the candidate, independent of the framework."""
 
     id: str
-    """Also the name of its folder."""
+    """Name of the experiment and of its folder."""
     round: int
-    """Number of the round, from 1; each round needs the results of earlier rounds."""
+    """Number of the round, from 1. Each round needs the results of earlier rounds."""
     title: str
     products: Products
     if_guilty: str
     """The conclusion if the loss returns to that of BF16, or if the answer to the title's question is yes."""
     if_innocent: str
-    """The conclusion otherwise."""
+    """The conclusion in all other cases."""
     layers: str | None = None
-    """A regular expression to search for in layer names; other layers stay unchanged. None for all layers."""
+    """A regular expression to search for in layer names, or None for all layers. Other layers stay unchanged."""
     operand: Operand | None = None
-    """The only operand of the products to change; None for both."""
+    """The only operand of the products to change, or None for both."""
     recipe: Recipe | None = None
-    """The recipe for all FP8 products; None for the candidate's."""
+    """The recipe for all FP8 products, or None for the candidate's."""
     is_regrouped: bool = False
     """Whether each step's samples are split into smaller micro-batches, which changes only the order of summation."""
     drops_history: bool = False
-    """Whether to start without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
+    """Whether to start without the history of largest magnitudes that a delayed recipe stores in the checkpoint."""
     without: tuple[str, ...] = ()
-    """Optional features of FP8 and parallelism that are switched off, by the framework's names."""
+    """Optional features of FP8 and parallelism to switch off, under the framework's names."""
     from_last: bool = False
     """Whether to start from the candidate's last checkpoint instead of the plan's."""
 
     @property
     def cell(self) -> frozenset[Gemm] | None:
-        """The products in BF16; None if anything else is changed."""
+        """The products in BF16, or None if anything else is changed."""
         changes = (self.layers, self.operand, self.recipe, self.without, self.is_regrouped, self.drops_history)
         if any(changes) or self.from_last or self.id in {EXTRAS, REPEATED}:
             return None
@@ -96,24 +96,24 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The changes that turn the candidate's launch into an experiment, in a framework's terms."""
+    """The changes to the candidate's launch for an experiment, in a framework's terms."""
 
     remove: tuple[str, ...] = ()
     set: tuple[tuple[str, str], ...] = ()
-    """Name -> value, in the order to write; an empty value for a switch without one."""
+    """Pairs of name and value, in the order to write. The value is empty for a switch without one."""
     env: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
-    """Name in the experiment's folder -> content."""
+    """Pairs of file name and content, in the experiment's folder."""
     notes: tuple[str, ...] = ()
     """Manual steps and notes."""
 
 
 _WINDOW = 3
-"""Number of equal parts into which an experiment is divided; only the last is judged."""
+"""Number of equal parts of an experiment. Only the last part is judged."""
 
 
 def window(start: Step, steps: int) -> tuple[Step, Step]:
-    """Return the steps by which an experiment is judged: the first and the last step of the last third."""
+    """Return the first and the last step of the last third, by which an experiment is judged."""
     return Step(start + steps - steps // _WINDOW), Step(start + steps)
 
 
@@ -123,16 +123,16 @@ class Experiment:
 
     trial: Trial
     change: Change | None
-    """None if the framework does not support it."""
+    """The changes, or None if the framework does not support the experiment."""
     reason: str | None
-    """Why the framework does not support it; None if it does."""
+    """Why the framework does not support the experiment, or None if it does."""
     first_step: Step
-    """The step whose weights the experiment starts with."""
+    """The step of the weights that the experiment starts with."""
     last_step: Step
     device_hours: float | None
-    """None if the duration of a step, or the number of devices, is unknown."""
+    """Device hours, or None if the duration of a step or the number of devices is unknown."""
     logs: tuple[str, ...] = ()
-    """Paths of the logs that exist."""
+    """Paths of the existing logs."""
 
     @property
     def steps(self) -> int:
@@ -151,7 +151,7 @@ class Evidence(str, Enum):
     RESOLVED = "resolved"
     """The checkpoint was chosen as `resolve` chooses."""
     TRUSTED = "trusted"
-    """The user named its step."""
+    """The user specified the step."""
     SCRATCH = "scratch"
     """There is no checkpoint, and the experiments start as the candidate did."""
 
@@ -161,13 +161,13 @@ class StartPoint:
     """The checkpoint from which the experiments start."""
 
     name: str | None
-    """Name of the checkpoint; None if training starts from scratch, or if only the step is known."""
+    """Name of the checkpoint, or None if training starts from scratch or only the step is known."""
     step: Step
     path: str | None
-    """The folder that contains it."""
+    """Path of the folder that contains the checkpoint."""
     evidence: Evidence
     has_history: bool | None
-    """Whether the checkpoint has the scale history of a delayed recipe; None if unknown."""
+    """Whether the checkpoint has the scale history of a delayed recipe, or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class Fp8Plan(Answered):
     framework: str
     framework_version: str | None
     engine_version: str | None
-    """Version of the library that computes in FP8 below the framework."""
+    """Version of the FP8 library that the framework uses."""
     recipe: Recipe | None
     """The candidate's recipe; None if unknown."""
     suspicion: Suspicion
@@ -212,15 +212,15 @@ class Fp8Plan(Answered):
     columns: str | None
     """Names of fields in logs with named columns."""
     experiments: tuple[Experiment, ...]
-    """Sorted by round, then by cost."""
+    """Experiments in order of round, then of cost."""
     extras: tuple[str, ...]
-    """Active features besides plain FP8, by the framework's names."""
+    """Active features besides plain FP8, under the framework's names."""
     layers: tuple[int, ...]
-    """Layer numbers, as in the layers' names, the most suspicious first; empty if unknown."""
+    """Layer numbers, as in the layers' names, the most suspicious first. Empty if unknown."""
     layers_in: str = "layers"
     """The text before a layer's number in its name."""
     output: str
-    """The folder with a subfolder for each experiment."""
+    """Path of the folder with a subfolder for each experiment."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -230,7 +230,7 @@ class Fp8Plan(Answered):
 
     @property
     def steps_in_all(self) -> int:
-        """Total steps of all supported experiments without a log."""
+        """Total number of steps of all supported experiments without a log."""
         return sum(
             experiment.steps for experiment in self.experiments if experiment.change is not None and not experiment.logs
         )
@@ -241,20 +241,20 @@ class PlanQuestion:
     """The experiments to plan."""
 
     curves: CurvesQuestion | None
-    """The runs in question; None in a later round, because the plan names them."""
+    """The runs to compare, or None in a later round, because the plan names them."""
     framework: str
     output: str
     """The folder of the plan."""
     tree: str | None = None
-    """Folder of the candidate's checkpoints; None to find the folder as `resolve` does."""
+    """Folder of the candidate's checkpoints, or None to find the folder as `resolve` does."""
     checkpoint_step: Step | None = None
-    """The step at which to start, according to the user; it is not checked."""
+    """The step to start at, as specified by the user and not checked."""
     horizon: int | None = None
-    """Number of steps that each experiment trains; None for as many as the gap needs."""
+    """Number of steps that each experiment trains, or None for as many as the gap needs."""
     framework_version: str | None = None
     engine_version: str | None = None
     recipe: Recipe | None = None
-    """The candidate's recipe; None for the recipe printed in its log."""
+    """The candidate's recipe, or None for the recipe printed in its log."""
     round: int = 1
     stats: tuple[str, ...] = ()
     """Logs with statistics from debug features, which show the most suspicious layers."""
@@ -263,7 +263,7 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan(Answered):
-    """The reason why experiments would show nothing."""
+    """The reason why no experiment would help."""
 
     NOUN = "fp8-plan"
 
@@ -289,14 +289,14 @@ class Outcome(str, Enum):
     """The effect of an experiment on the gap."""
 
     RESTORES = "restores"
-    """The gap that remains is too small to count."""
+    """The remaining gap is too small to count."""
     PART = "part"
     WORSE = "worse"
     NO = "no"
     RECOVERED = "recovered"
     RECOVERING = "recovering"
     STUCK = "stuck"
-    """The last three are effects of a start from the candidate's last checkpoint."""
+    """This and the two before it only apply to a start from the candidate's last checkpoint."""
     REFERENCE = "reference"
     """The reference for other experiments."""
 
@@ -308,7 +308,7 @@ class Gate:
     is_valid: bool
     as_planned: AsPlanned
     reason: str | None
-    """Why the run may not count, or why it is unknown whether the run was as planned; None if neither applies."""
+    """Why the run does not count, or why it is unknown whether it ran as planned. None if neither applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +318,9 @@ class Shown:
     id: str
     gate: Gate
     gap: Gap | None = None
-    """Distance from the reference, in the window; None if the run does not count, or is the reference."""
+    """Distance from the reference in the window, or None if the run does not count or is the reference."""
     recovered: float | None = None
-    """Closed share of the candidate's gap, where 1 is the complete gap."""
+    """Closed share of the candidate's gap. A value of 1 is the complete gap."""
     recovered_low: float | None = None
     recovered_high: float | None = None
     outcome: Outcome | None = None
@@ -346,9 +346,9 @@ class Cure:
     """The change that removes the gap."""
 
     id: str
-    """The experiment with this change."""
+    """Name of the experiment with this change."""
     restores: bool | None
-    """Whether a run proved the fix; None if the experiment was not run."""
+    """Whether a run proved the fix, or None if the experiment was not run."""
     keeps_fp8: bool
     """Whether all products stay in FP8."""
     change: Change | None
@@ -356,12 +356,12 @@ class Cure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRound:
-    """The experiments that must be run before a verdict is possible, or that would refine the verdict."""
+    """The experiments that a verdict needs, or that would refine the verdict."""
 
     round: int
     ids: tuple[str, ...]
     steps: int
-    """Total steps of these experiments."""
+    """Total number of steps of these experiments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,20 +373,20 @@ class Fp8Verdict(Answered):
     round: int
     kind: VerdictKind
     because: str
-    """One sentence."""
+    """The reason in one sentence."""
     culprits: tuple[Gemm, ...]
     operands: tuple[Operand, ...]
     """The operands at fault in these products, if experiments distinguished operands."""
     layers: str | None
     """A regular expression for the names of the layers at fault, if experiments distinguished layers."""
     explains: float | None
-    """Share of the gap that is closed with the culprits in BF16; None for all three, which would prove nothing."""
+    """Share of the gap that is closed with the culprits in BF16, or None for all three, which would prove nothing."""
     cure: Cure | None
     experiments: tuple[Shown, ...]
     shares: tuple[tuple[Gemm, float], ...] | None
-    """Each product's share of the gap, in units of the loss (Shapley); None unless all eight sets were run."""
+    """Each product's share of the gap, in units of the loss (Shapley), or None unless all eight sets were run."""
     floor: float | None
-    """Difference between two paired runs of one kind, in units of the loss."""
+    """Difference between two paired runs with equal settings, in units of the loss."""
     limit: float | None
     next: NextRound | None
     notes: tuple[str, ...]

@@ -15,7 +15,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
-"""Recipes to show if the user names no recipe; the first determines the result."""
+"""Recipes to show if the user names no recipe. The first determines the result."""
 
 
 class Risk(str, Enum):
@@ -27,10 +27,10 @@ class Risk(str, Enum):
 
 
 class TensorRole(str, Enum):
-    """The role of a tensor, by its name and shape."""
+    """The role of a tensor, derived from its name and shape."""
 
     LINEAR = "linear"
-    """The weight of a matrix product, which recipes put into FP8."""
+    """The weight of a matrix product, which recipes cast to FP8."""
     EMBEDDING = "embedding"
     HEAD = "head"
     ROUTER = "router"
@@ -42,7 +42,7 @@ class TensorRole(str, Enum):
 
 
 def formats(text: str) -> tuple[Fp8Format, ...]:
-    """Parse `weight=e4m3,e5m2`.
+    """Parse formats such as `weight=e4m3,e5m2`.
 
     Raises:
         UsageError: The text has a different form, or repeats a format.
@@ -57,7 +57,7 @@ def formats(text: str) -> tuple[Fp8Format, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQuestion:
-    """The settings of a probe. A picklable value."""
+    """The settings of a probe, which can be pickled."""
 
     recipes: Annotated[
         tuple[Recipe, ...],
@@ -71,7 +71,7 @@ class ProbeQuestion:
             typed=list[Recipe] | None,
         ),
     ] = ()
-    """The recipes that decide; if empty, the usual recipes are shown, and the first decides."""
+    """The recipes that determine the result. If empty, the usual recipes are shown, and the first determines it."""
     formats: Annotated[
         tuple[Fp8Format, ...],
         Option(
@@ -84,15 +84,15 @@ class ProbeQuestion:
             default="weight=e4m3",
         ),
     ] = (Fp8Format.E4M3,)
-    """Formats of weights; the first determines the result."""
+    """Formats of weights. The first determines the result."""
     exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
-    """Whether every element is cast, or only those of a sample."""
+    """Whether to cast every element instead of a sample."""
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
-    """Whether the optimizer states are also checked."""
+    """Whether to check the optimizer states as well."""
     swiglu: Annotated[
         bool, Option("--swiglu/--no-swiglu", "Compare the gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True
-    """Whether gate and up weights are compared if they are found."""
+    """Whether to compare gate and up weights if they are found."""
     history: Annotated[
         int | None,
         Option(
@@ -103,12 +103,12 @@ class ProbeQuestion:
             least=1,
         ),
     ] = None
-    """Number of steps in the history of a delayed scale; None for this checkpoint alone."""
+    """Number of steps in the history of a delayed scale, or None for this checkpoint alone."""
     as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False
-    """Whether 32-bit tensors are cast directly, instead of first being rounded to BF16 as in trainers."""
+    """Whether to cast 32-bit tensors directly, instead of rounding them to BF16 first as trainers do."""
 
     def assert_consistent(self) -> None:
-        """Reject an option without the option that it needs.
+        """Raise an error if an option lacks the option that it needs.
 
         Raises:
             UsageError: Such an option was passed.
@@ -127,13 +127,13 @@ class ProbeQuestion:
         return self.recipes or USUAL_RECIPES[:1]
 
     def decides(self, cast: CastNumbers) -> bool:
-        """Return whether these statistics decide a tensor's verdict, or are only shown."""
+        """Return whether these statistics decide a tensor's risk instead of only being shown."""
         return cast.recipe in self.judged and cast.format is self.formats[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Numbers of rows and columns: the outputs of the forward product and of the backward product."""
+    """Numbers of rows and columns, which are the outputs of the forward product and of the backward product."""
 
     rows: int
     columns: int
@@ -146,14 +146,16 @@ class CastNumbers:
     recipe: Recipe
     format: Fp8Format
     scale: float | None
-    """The factor before the cast; None if parts of the tensor have their own scales."""
+    """The factor before the cast, or None if parts of the tensor have their own scales."""
     channel_snr_db: float | None
-    """Signal-to-error ratio of runs of 128 along rows or columns, in dB: the lower 1st percentile; None if all zero.
+    """Lower 1st percentile in dB of the signal-to-error ratio of runs of 128 along rows or columns.
+
+    None if all elements are zero.
     """
     gone: Lines | None
-    """Lines whose elements all become zero, although some are nonzero in the file; None with separate scales."""
+    """Lines that become zero although they have nonzero elements in the file. None with separate scales."""
     faint: Lines | None
-    """Lines whose elements are all below the smallest normal number, including zeros; None as above."""
+    """Lines with no element above the smallest normal number, including zero lines. None with separate scales."""
     underflow: float | None
     """Share of elements that become zero."""
     subnormal: float | None
@@ -163,11 +165,11 @@ class CastNumbers:
     lost: float | None
     """Share of elements that change by more than half a step of a normal number."""
     lost_error: float | None
-    """Standard error of that share, from tile to tile; None if every element was cast."""
+    """Standard error of that share between tiles, or None if every element was cast."""
     snr_db: float | None
-    """Ratio over the complete sample, shown but never judged, because it looks best if all small elements are lost."""
+    """Ratio over the complete sample. It is never judged, because it looks best if all small elements are lost."""
     cosine: float | None
-    """Cosine between the sample before and after the cast, which is never judged either."""
+    """Cosine between the sample before and after the cast. It is never judged either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,58 +178,61 @@ class TensorNumbers:
 
     name: str
     path: str
-    """Path of the file; POSIX, relative to the root."""
+    """POSIX path of the file, relative to the root."""
     rank: Rank | None
     dtype: str
     shape: tuple[int, ...]
     elements: int
     sampled: int
-    """Elements that were cast."""
+    """Number of elements that were cast."""
     amax: float | None
-    """Largest finite magnitude of all elements; None if no element is finite."""
+    """Largest finite magnitude of all elements, or None if no element is finite."""
     nonfinite: int
-    """NaN and infinities among all elements."""
+    """Number of NaN and infinite elements."""
     amax_over_rms: float | None
     """Ratio of the largest magnitude to the root mean square; None if all elements are zero."""
     bits: float | None
-    """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
+    """Number of binades between the largest magnitude and the smallest nonzero one of the sample."""
     live: Lines | None
-    """Rows and columns that are not all zero in the file; None if the tensor is not a matrix."""
+    """Rows and columns that are not all zero in the file, or None if the tensor is not a matrix."""
     recipes: tuple[CastNumbers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedNumbers:
-    """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of two rows."""
+    """Maximum amplification by the hidden units of a gate and its up weights.
+
+    For two rows g and u it is |g||u|(1 + cos(g, u))/2.
+    """
 
     name: str
     """Name of the gate's weight, or of the combined weight."""
     path: str
-    """Path of the file; POSIX, relative to the root."""
+    """POSIX path of the file, relative to the root."""
     rank: Rank | None
     units: int
     gain_over_median: float
-    """Amplification of the worst unit."""
+    """Amplification of the worst unit, relative to the median."""
     unit: int
     """Index of that unit, from 0."""
     alignment: float
-    """The largest magnitude of the cosine between the two rows of a unit."""
+    """The largest absolute cosine between the two rows of a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedTensor:
-    """A tensor's numbers, and their meaning."""
+    """The statistics of a tensor, and the risks that follow."""
 
     numbers: TensorNumbers
     whole_name: str
     """Name of the complete tensor, if this is a slice."""
     role: TensorRole
     layer: str | None
-    """The layer that the tensor's name refers to; None if it refers to no layer."""
+    """The layer in the tensor's name, or None if the name refers to no layer."""
     risks: tuple[Risk, ...]
-    """One risk for each of the recipes' numbers."""
+    """One risk for each recipe."""
     risk: Risk
-    """Risk under the deciding recipe; if there are several, the worst."""
+    """Risk under the deciding recipe. If there are several, the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,16 +258,16 @@ class Fp8Probe(Answered):
     read_all: bool
     """Whether every requested tensor could be read."""
     tensors: tuple[ProbedTensor, ...]
-    """Worst first."""
+    """Tensors, worst first."""
     layers: tuple[LayerRisk, ...]
-    """Worst first."""
+    """Layers, worst first."""
     gated: tuple[GatedNumbers, ...]
-    """Worst first."""
+    """Gates, worst first."""
     history: tuple[Step, ...]
-    """Ascending steps of the checkpoints from which a delayed scale was taken, earlier ones included."""
+    """Steps of the checkpoints from which a delayed scale was computed, in ascending order."""
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Maximum number of rows in a table for people; None for all."""
+    """Maximum number of rows in a table for people, or None for all."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -12,10 +12,10 @@ from ckpttool.fp8.model.fp8 import Gemm, Operand
 
 
 class Fp8Input(str, Enum):
-    """Place of FP8 settings."""
+    """The form in which FP8 settings are given."""
 
     DUMP = "dump"
-    """A trainer's printout of all settings, including defaults, so that no others exist."""
+    """A trainer's printout of all settings, including defaults, so that there are no other settings."""
     ARGUMENTS = "arguments"
     """Arguments of a trainer, in a script or a separate file."""
     CONFIG = "config"
@@ -29,9 +29,9 @@ class Fp8Settings:
 
     kind: Fp8Input
     settings: Settings
-    """Arguments by name, with underscores; an unknown variable is a text with a dollar sign."""
+    """Arguments by name, with underscores. An unknown variable is a text with a dollar sign."""
     text: str
-    """The complete file, for the comments in it; empty for a log."""
+    """The text of the complete file, which is needed for its comments. Empty for a log."""
 
 
 class Computed(str, Enum):
@@ -42,23 +42,23 @@ class Computed(str, Enum):
     QUANTIZED = "quantized"
     """The operand was cast to FP8 by the recipe."""
     FAKE = "fake"
-    """A debug feature rounded it to FP8 with a current scale, and it was multiplied in high precision."""
+    """A debug feature rounded the operand to FP8 with a current scale. It was multiplied in high precision."""
     CURRENT = "current"
-    """A debug feature cast it with a current scale, although the recipe uses delayed scales."""
+    """A debug feature cast the operand with a current scale, although the recipe uses delayed scales."""
     MODIFIED = "modified"
-    """A debug feature changed it; the log does not say which."""
+    """A debug feature changed the operand. The log does not say how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandSeen:
-    """A log's entry about one operand of one matrix product in one layer."""
+    """The log entries about one operand of one matrix product in one layer."""
 
     layer: str
-    """The framework's name for it."""
+    """The framework's name of the layer."""
     gemm: Gemm
     operand: Operand
     computed: tuple[Computed, ...]
-    """Conversions in order of first appearance; several if they changed during the run, or differ between ranks."""
+    """Conversions in order of first appearance. Several if they changed during the run, or differ between ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,26 +66,26 @@ class RunArithmetic:
     """The arithmetic that a run actually used, according to its logs."""
 
     sources: tuple[str, ...]
-    """The logs that were read, as the user gave them."""
+    """Paths of the logs that were read, as the user passed them."""
     arguments: tuple[tuple[str, str], ...] | None
-    """Every setting that the trainer printed at its last start, including defaults, by name; None if not printed."""
+    """All settings printed by the trainer at its last start, including defaults, by name. None if not printed."""
     operands: tuple[OperandSeen, ...]
-    """Sorted by layer, product and operand; empty if the logs do not show operands."""
+    """Operands in order of layer, product and operand. Empty if the logs do not show operands."""
     config_missing: str | None
-    """A config of debug features that was not found, so that the run continued without its changes."""
+    """Name of a config of debug features that was not found, so that the run continued without its changes."""
     recipe: str | None
-    """The active recipe, as the framework names it, if the framework logs a recipe."""
+    """The active recipe, under the framework's name, if the framework logs a recipe."""
     converted: bool
     """Whether such a framework also logs that it replaced its layers by FP8 layers."""
     problems: tuple[LogProblem, ...]
-    """Logs that could not be read, or not to the end."""
+    """Problems of logs that could not be read completely."""
 
     def argument(self, name: str) -> str | None:
-        """Return a setting as printed; None if it was not printed."""
+        """Return a setting as printed, or None if it was not printed."""
         return None if self.arguments is None else dict(self.arguments).get(name)
 
     def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:
-        """Return all logged conversions of an operand, in some layers or in all; empty if none was logged."""
+        """Return all logged conversions of an operand, in some layers or in all. Empty if none was logged."""
         selected = None if layers is None else frozenset(layers)
         return frozenset(
             computed
@@ -105,15 +105,15 @@ class TensorStatistic:
     tensor: str
     """`activation`, `weight`, `gradient`, or a product's own result: `output`, `dgrad`, `wgrad`."""
     name: str
-    """The measurement, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
+    """Name of the measurement without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
     recipe: str | None
-    """The recipe for which it was measured, as named in the log; None for the run's own recipe, or for no recipe."""
+    """The recipe for which it was measured, as named in the log. None for the run's own recipe, or for no recipe."""
     columnwise: bool
-    """Whether it was measured on the transposed tensor."""
+    """Whether the transposed tensor was measured."""
     count: int
     """Number of finite values."""
     mean: float
-    """Mean of the finite values; NaN if there are no finite values."""
+    """Mean of the finite values, or NaN without such values."""
     largest: float
     nonfinite: int
     """Number of values that are NaN or infinite."""

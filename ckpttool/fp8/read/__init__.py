@@ -1,1 +1,1 @@
-"""Reading checkpoints and computing the statistics of their tensors for FP8."""
+"""Statistics of the tensors of checkpoints for FP8."""

@@ -1,4 +1,4 @@
-"""Tensors stored in FP8: the presence, shape and values of their scales, and how the codes use the range of the format.
+"""Tensors stored in FP8: the presence, shape and values of their scales, and their use of the format's range.
 
 Source:
     `X.weight_scale_inv` or `X.weight_scale` next to `X.weight`: F32, BF16 or E8M0; one per tensor, per row, or per
@@ -44,7 +44,7 @@ SCALE_WORDS = ("_scale_inv", "_scale")
 USUAL_BLOCK = (128, 128)
 
 _UNUSED = 4
-"""A block whose largest number is below the format's largest by this factor wastes two binades: its scale is stale."""
+"""Ratio of the format's largest number to a block's from which the scale is stale, because two binades are unused."""
 
 _E8M0_BIAS, _E8M0_NAN = 127, 255
 _MATRIX = 2
@@ -53,10 +53,10 @@ _MATRIX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
-    """Facts from other files about a shard's tensors. Picklable."""
+    """Facts from other files about a shard's tensors. It can be pickled."""
 
     earlier: Mapping[str, float]
-    """The largest magnitude that determines a delayed scale, by tensor name; any other tensor uses its own."""
+    """The largest magnitude that determines a delayed scale, by tensor name. Other tensors use their own."""
     scales: Mapping[str, str]
     """Paths of the save's other files that contain scales of FP8 tensors, by the name of the scale."""
     block: tuple[int, int] = USUAL_BLOCK
@@ -67,7 +67,7 @@ NOTHING_BESIDE = OtherFiles(earlier={}, scales={})
 
 
 class ScalesAtRest:
-    """Finds the scales of one shard's tensors, in that shard or in another file of the save."""
+    """The scales of one shard's tensors, in that shard or in another file of the save."""
 
     def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: OtherFiles) -> None:
         """Store the open shard and its tensors, and the facts from other files."""
@@ -76,7 +76,7 @@ class ScalesAtRest:
         self.any_there = bool(self._elsewhere or self._entries)
 
     def of(self, name: str) -> tuple[TensorEntry, Array] | None:
-        """Return the scale of a tensor, and its values in F64; None if the tensor has no scale.
+        """Return the scale of a tensor and its values in F64, or None if the tensor has no scale.
 
         Raises:
             OSError: The disk did not answer, or a file was truncated while it was read.
@@ -183,7 +183,7 @@ class _Codes(NamedTuple):
     """The results of one pass over the codes of a tensor."""
 
     largest: Array
-    """Largest code of each block, without its sign, by row and column of blocks; NaN and infinity count as zero."""
+    """Largest code of each block, without its sign, by row and column of blocks. NaN and infinity count as zero."""
     nans: int
     infinities: int
 
@@ -200,8 +200,8 @@ def _largest_codes(
 
     Args:
         source: The open file.
-        entry: The tensor; its type is in `FLOATS`.
-        block: Rows and columns that share a scale; those at the edges may be smaller.
+        entry: The tensor. Its type is in `FLOATS`.
+        block: Rows and columns that share a scale. Blocks at the edges may be smaller.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`.
         passed: Called after each piece with its size in bytes.
 
@@ -237,7 +237,7 @@ def _starts(begin: int, length: int, size: int) -> list[int]:
 
 
 def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the rows and columns that share a scale; None if a scale of this shape does not fit.
+    """Return the rows and columns that share a scale, or None if a scale of this shape does not fit.
 
     In a stack of matrices, each matrix has separate scales.
     """
@@ -290,7 +290,7 @@ def _invalid(path: str, entry: TensorEntry, values: Array) -> tuple[Finding, ...
 
 
 def _range(path: str, entry: TensorEntry, codes: _Codes) -> tuple[Finding, ...]:
-    """Add a note if blocks leave the upper part of the format's range unused."""
+    """Return a note if blocks leave the upper part of the format's range unused."""
     np: Any = numpy()
     layout = FLOATS[entry.dtype]
     least = layout.value(layout.largest_finite) / _UNUSED

@@ -1,4 +1,4 @@
-"""Scores of two models with matching losses in downstream tasks, and whether export or recipe changed the scores.
+"""Scores of two models with matching losses in downstream tasks, and whether export or recipe changed them.
 
 Source:
     Scores are read in the form in which lm-evaluation-harness writes them.
@@ -18,13 +18,13 @@ from ckpttool.fp8.model.curves import CurveClass, Downstream, Evals, TaskChange,
 
 _LIMIT = ByteCount(64 << 20)
 _METRICS = ("acc_norm", "acc", "exact_match", "em", "f1", "mc2")
-"""Metrics from 0 to 1 (higher is better); if a task has several, the first counts."""
+"""Metrics from 0 to 1, higher is better. If a task has several, the first counts."""
 
 _POINT = 0.01
 _ERRORS = 2
 _NEARLY_ALL = 0.8
 _LEAST_TASKS = 3
-"""With only one or two tasks, "all tasks changed" is not evidence."""
+"""Minimum number of tasks, because with one or two "all tasks changed" is not evidence."""
 _DROP = 0.03
 
 
@@ -34,7 +34,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
     Args:
         baseline: Scores of the trusted model.
         candidate: Scores of the judged model.
-        kind: Result of comparing the losses; tasks add information only if the losses match.
+        kind: Result of comparing the losses. Tasks add information only if the losses match.
     """
     by_task = {(score.task, score.metric): score for score in candidate}
     tasks = tuple(
@@ -59,14 +59,14 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
 
 
 def _error_of(score: TaskScore, counterpart: TaskScore) -> float | None:
-    """Return the standard error of the difference; None if either error is unknown."""
+    """Return the standard error of the difference, or None if either error is unknown."""
     if score.error is None or counterpart.error is None:
         return None
     return math.hypot(score.error, counterpart.error)
 
 
 def read_evals(path: str) -> tuple[TaskScore, ...]:
-    """Return the score of each task in a results file, by name; for a group of tasks, only the score of the group.
+    """Return the score of each task in a results file, by name. A group of tasks has only the score of the group.
 
     Raises:
         UsageError: The file cannot be read, is not a results file, or has no task with a score.
@@ -112,7 +112,7 @@ def _score(task: str, raw: Json) -> TaskScore | None:
 
 
 def _number(value: Json) -> float | None:
-    """Return a finite number; None for `N/A` and other values."""
+    """Return a finite number, or None for `N/A` and other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)

@@ -1,8 +1,8 @@
-"""Round numbers to FP8 as hardware does, and compute the scales to apply first, with numpy in F32.
+"""Rounding of numbers to FP8 as in hardware, and the scales to apply first, with numpy in F32.
 
 The method needs no table and no branch. It adds a constant whose exponent is so large that the last bit of the sum is
-one step of the format, and subtracts it again: the processor's rounding, to nearest and ties to even, does the rest,
-subnormals included. The constant is 1.5 times a power of two, because with 1.0 the sum of a negative number would have
+one step of the format, and subtracts it again. The processor's rounding, to nearest and ties to even, does the rest,
+including subnormals. The constant is 1.5 times a power of two, because with 1.0 the sum of a negative number would have
 another exponent.
 """
 
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 
     @property
     def smallest(self) -> float:
-        """The smallest number above zero; numbers up to half of it become zero."""
+        """The smallest number above zero. Numbers up to half of it become zero."""
         return float(self.smallest_normal / (1 << self.mantissa_bits))
 
 
@@ -50,7 +50,7 @@ def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
     Args:
         values: The numbers, which are overwritten.
         format_: The target format.
-        scratch: F32 of the same shape, which is overwritten, too.
+        scratch: F32 of the same shape, which is also overwritten.
     """
     np: Any = numpy()
     limits, bits = LIMITS[format_], scratch.view(np.uint32)
@@ -62,10 +62,10 @@ def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
 
 
 def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Array:
-    """Cast F32 numbers to FP8, still scaled and saturated at the largest, bit for bit as hardware does.
+    """Cast F32 numbers to FP8, bit for bit as hardware does. The result is still scaled, and saturates.
 
     Args:
-        values: Of any shape.
+        values: Numbers of any shape.
         format_: The target format.
         scale: The factor before the cast, in F32.
     """
@@ -83,7 +83,7 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
     """Return the scale factors for these largest magnitudes.
 
     Args:
-        amax: Largest magnitudes in F32; the scale is 1 for zero, and for a value that is not finite.
+        amax: Largest magnitudes in F32. The scale is 1 for zero and for non-finite values.
         format_: The format of the later cast.
         recipe: The recipe that computes the scale.
 
@@ -113,7 +113,7 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
 
 
 def _power(exponent: Array) -> Array:
-    """Return powers of two, within an eight-bit exponent."""
+    """Return powers of two, limited to an eight-bit exponent."""
     np: Any = numpy()
     powers: Array = np.ldexp(np.float32(1), np.clip(exponent, -127, 127))
     return powers

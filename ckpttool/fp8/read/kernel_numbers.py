@@ -1,4 +1,4 @@
-"""Effect of recipes on a tensor, summed for each recipe tile by tile in reused memory.
+"""Effect of recipes on a tensor, summed tile by tile for each recipe in reused memory.
 
 Magnitudes are cast, because no recipe depends on signs. They are first divided by a power of two, so that the largest
 is close to 1 and no F32 square overflows or underflows. Powers of two do not change the rounding.
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ERROR_DB = 99.0
-"""Value for a run of elements without any change."""
+"""Signal-to-error ratio in dB of elements that do not change at all."""
 
 PERCENT = 0.01
-"""The percentile of the worst runs that represents a tensor."""
+"""The percentile of the worst runs of elements that represents a tensor."""
 
 _GROUP = 32
 """Number of elements that share a scale in recipes with the hardware's own blocks."""
@@ -41,16 +41,14 @@ _GROUPED = frozenset({Recipe.MXFP8, Recipe.MXFP8_FLOOR})
 
 
 class _Lowest:
-    """The lowest of many numbers, as many as a percentile needs."""
+    """Collector of the lowest of many numbers, as many as a percentile needs."""
 
     def __init__(self, most: int) -> None:
-        """Set the maximum number of values."""
         self._keep = math.ceil(most * PERCENT) + 2
         self._held: list[Array] = []
         self._here = self._count = 0
 
     def add(self, values: Array) -> None:
-        """Add more values."""
         np: Any = numpy()
         self._held.append(values)
         self._count += len(values)
@@ -60,7 +58,7 @@ class _Lowest:
             self._here = self._keep
 
     def percentile(self) -> float | None:
-        """Return the first percentile, interpolated; None if there are no values."""
+        """Return the first percentile, interpolated, or None if there are no values."""
         np: Any = numpy()
         if not self._count:
             return None
@@ -75,13 +73,13 @@ class Tile:
     """A tile, with the values that all recipes need."""
 
     def __init__(self, values: Array, place: tuple[int, int], matrix: Matrix, *, wide: bool) -> None:
-        """Compute the magnitudes, padded with zeros to 128 x 128, and record the tile's place.
+        """Compute the magnitudes, padded with zeros to 128 x 128, and store the tile's place.
 
         Args:
-            values: F32, the largest of the tensor near to one.
+            values: F32 values. The largest of the tensor is close to one.
             place: The tile's row of tiles, and column of tiles.
             matrix: The matrix that contains the tile.
-            wide: Whether squares are to be taken in F64.
+            wide: Whether to compute squares in F64.
         """
         np: Any = numpy()
         self.values, self.place, self.wide = values, place, wide
@@ -135,7 +133,6 @@ class CastSums:
     """Sums over tiles for one recipe in one format."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, matrix: Matrix) -> None:
-        """Start with zero sums."""
         self.recipe, self.format = recipe, format_
         self._limits = LIMITS[format_]
         self._threshold = 2.0 ** -(self._limits.mantissa_bits + 1)
@@ -152,7 +149,7 @@ class CastSums:
 
         Args:
             tile: The tile.
-            scale: As `Scales.of` returns it.
+            scale: The scale, as `Scales.of` returns it.
             work: Three arrays of F32 and one of booleans of its shape, which are overwritten.
         """
         np: Any = numpy()
@@ -200,7 +197,7 @@ class CastSums:
 
         Args:
             amax: The largest magnitude, which determines a single scale of the tensor.
-            lines: The largest magnitudes of all rows, and of all columns; None if the tensor is not a matrix.
+            lines: The largest magnitudes of all rows, and of all columns, or None if the tensor is not a matrix.
             is_exact: Whether every element was cast.
         """
         np: Any = numpy()
@@ -259,7 +256,7 @@ def _below(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) 
 
     Args:
         row_max: Largest magnitude of each row, F32.
-        column_max: The same for columns.
+        column_max: Largest magnitude of each column, F32.
         scale: The factor before the cast.
         format_: The target format.
     """

@@ -1,4 +1,4 @@
-"""Find the exact largest magnitude of each row and column, and take sample tiles, in one pass over a tensor."""
+"""The largest magnitude of each row and column, and sample tiles, from one pass over a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 SIDE = 128
-"""Rows and columns of a tile: a block of the block-wise recipes."""
+"""Number of rows and columns of a tile, which is a block of the block-wise recipes."""
 
 FEWEST_TILES, MOST_TILES = 16, 64
 _ELEMENTS_A_TILE = 1 << 22
@@ -33,24 +33,24 @@ _TILES_TOGETHER = 256
 """Number of tiles in memory at a time if all are checked, which is 16 MiB of F32."""
 
 _WHOLE = 1 << 20
-"""Maximum number of elements of a vector that is checked completely."""
+"""Maximum number of elements of a vector to check completely."""
 
 _STACK = 3
-"""Number of dimensions of a stack of matrices; a 2-D kernel has four."""
+"""Number of dimensions of a stack of matrices. A 2-D kernel has four."""
 _LEAST_WIDTH = 16
-"""Minimum number of columns of a matrix in a stack; one-dimensional kernels are narrower."""
+"""Minimum number of columns of a matrix in a stack. One-dimensional kernels are narrower."""
 
 _LONGEST = 1 << 23
-"""Maximum number of rows or columns of a matrix; a larger one counts as a vector, to limit the memory."""
+"""Maximum number of rows or columns of a matrix. A larger matrix counts as a vector, to limit the memory."""
 
 _GOLDEN = 0.6180339887498949
 
 FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
-"""Supported types."""
+"""Supported data types."""
 
 
 class Matrix(NamedTuple):
-    """A tensor as rows and columns; a vector is split into rows of 128, of which the last may be shorter."""
+    """A tensor as rows and columns. A vector is split into rows of 128, of which the last may be shorter."""
 
     rows: int
     columns: int
@@ -63,7 +63,10 @@ class Matrix(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The results of a pass. Magnitudes are patterns of the stored type without the sign; NaN and infinity are zero."""
+    """The results of a pass over a tensor.
+
+    Magnitudes are bit patterns of the stored type without the sign. NaN and infinity are replaced by zero.
+    """
 
     matrix: Matrix
     row_max: Array
@@ -77,7 +80,7 @@ class Sample(NamedTuple):
 
 
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
-    """Return a tensor's shape as a matrix: a kernel has a row per output, a stack of experts all of their rows."""
+    """Return a tensor's shape as a matrix. A kernel has one row per output, a stack of experts all of their rows."""
     elements = elements_in(shape)
     if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one dimension
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
@@ -115,8 +118,8 @@ def take(
 
     Args:
         source: The open file.
-        entry: The tensor; its type is one of `FLOATS`.
-        places: The tiles to keep; None for those that `chosen` returns.
+        entry: The tensor. Its type is in `FLOATING`.
+        places: The tiles to collect, or None for those that `chosen` returns.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`.
         passed: Called after each piece with its size in bytes.
 
@@ -153,7 +156,7 @@ def take(
 
 
 def zero_nonfinite(magnitudes: Array, layout: FloatLayout) -> tuple[int, int]:
-    """Count NaN and infinities in patterns without a sign, and set them to zero."""
+    """Set NaN and infinities in bit patterns without a sign to zero, and return how many there were of each."""
     np: Any = numpy()
     bad = magnitudes > layout.largest_finite
     infinities = 0 if layout.infinity is None else int(np.count_nonzero(magnitudes == layout.infinity))
@@ -165,7 +168,9 @@ def zero_nonfinite(magnitudes: Array, layout: FloatLayout) -> tuple[int, int]:
 def every_tile(
     source: ByteSource, entry: TensorEntry, *, buffer: memoryview, passed: Callable[[int], None] | None = None
 ) -> Iterator[tuple[tuple[int, int], Array]]:
-    """Yield every tile of a tensor as (place, magnitudes as in `Sample`), some MiB in memory at a time.
+    """Yield each tile of a tensor with its place, keeping some MiB in memory at a time.
+
+    Tiles have magnitudes as in `Sample`.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -198,7 +203,7 @@ def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
 
 
 def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryview) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of complete rows, if they fit into the buffer and the tensor is contiguous."""
+    """Yield a tensor's bytes in pieces of complete rows, if these fit into the buffer and the tensor is contiguous."""
     row = columns * entry.dtype.bits // 8
     if len(entry.spans) == 1:
         size = max(BLOCK_BYTES // row, 1) * row if row <= BLOCK_BYTES else BLOCK_BYTES
@@ -209,7 +214,7 @@ def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memory
 
 
 def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
-    """Yield a piece as (row, column, matrix): the end of a row, then complete rows, then the beginning of a row."""
+    """Yield parts of a piece as (row, column, matrix): the end of a row, complete rows, and the beginning of a row."""
     row, column = divmod(begin, columns)
     at = 0
     if column:
@@ -225,7 +230,7 @@ def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, i
 
 
 def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
-    """Copy the overlap with a tile of the sample."""
+    """Copy the overlap of a part with the tiles of the sample."""
     height, width = part.shape
     for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
         first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)
@@ -238,7 +243,7 @@ def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Ar
 
 
 def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
-    """Return the F32 values of patterns without a sign; unless `as_stored`, 32 bits and more are rounded to BF16."""
+    """Return the F32 values of patterns without a sign. Unless `as_stored`, 32 bits and more are rounded to BF16."""
     np: Any = numpy()
     if dtype is DType.BF16:
         values = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)

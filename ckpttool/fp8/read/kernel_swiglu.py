@@ -31,11 +31,11 @@ _FUSED, _BEHIND = "linear_fc1", "linear_fc2"
 """A weight that may contain stacked gate and up weights, and the next weight, whose width shows whether it does."""
 
 _BAND = 1 << 17
-"""Number of elements of each weight that are checked together, which is half a MiB of F32."""
+"""Number of elements of each weight to check together, which is half a MiB of F32."""
 
 
 class _Half(NamedTuple):
-    """Rows of a tensor."""
+    """A range of rows of a tensor."""
 
     entry: TensorEntry
     first: int
@@ -75,7 +75,7 @@ def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], parts: Seq
 def gains(
     task: CheckTask, source: ByteSource, gated: Gated, passed: Callable[[int], None] | None = None
 ) -> GatedNumbers | None:
-    """Return the amplification of a pair's hidden units; None if all are zero or not finite.
+    """Return the amplification of a pair's hidden units, or None if all are zero or not finite.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -110,7 +110,7 @@ def gains(
 
 
 def _values(source: ByteSource, half: _Half, at: int, rows: int, passed: Callable[[int], None] | None) -> Array:
-    """Return some rows of a half of a pair."""
+    """Return the values of some rows of a half of a pair."""
     np: Any = numpy()
     first = half.first + at
     entry = rows_of(half.entry, first, min(first + rows, half.last))

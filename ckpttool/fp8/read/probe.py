@@ -1,4 +1,4 @@
-"""The tensors of a shard after a cast to FP8."""
+"""Statistics of a shard's tensors after a cast to FP8."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Passed = Callable[[int], None]
 
 _LARGEST = 0x7F7FFFFF
-"""The pattern of the largest F32."""
+"""Bit pattern of the largest F32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def probe_shard(  # noqa: PLR0913  the options of a probe, by keyword
         task: The shard.
         source: The open file.
         question: The settings for each tensor.
-        is_selected: Whether to check a tensor.
+        is_selected: Returns whether to check a tensor.
         extras: Facts from other files about the shard's tensors.
         passed: Called after each piece of the data with its size in bytes.
 
@@ -135,7 +135,7 @@ def largest_in_shard(
     as_stored: bool,
     passed: Passed | None = None,
 ) -> Observation:
-    """Report only the largest magnitude of each tensor of a shard.
+    """Return a report with only the largest magnitude of each tensor of a shard.
 
     Raises:
         OSError: The disk did not answer, or the file was truncated while it was read.
@@ -164,7 +164,7 @@ _WHOLE_NUMBERS = frozenset(
 
 
 def _not_seen(path: str, remaining: int) -> Finding:
-    """Report that requested tensors were not checked."""
+    """Return a finding about requested tensors that were not checked."""
     what_is_missing = counted(remaining, "tensor") if remaining else "the contents"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
@@ -174,7 +174,7 @@ def _not_seen(path: str, remaining: int) -> Finding:
 
 
 class _Prober:
-    """Measures tensors of one file with shared memory."""
+    """Measurement of the tensors of one file, with shared memory."""
 
     def __init__(
         self, source: ByteSource, question: ProbeQuestion, earlier: Mapping[str, float], passed: Passed | None
@@ -248,7 +248,7 @@ class _Prober:
 
 
 def _least(values: Array) -> float:
-    """Return the smallest positive number; infinity if all are zero."""
+    """Return the smallest positive number, or infinity if all are zero."""
     np: Any = numpy()
     least = int((values.view(np.uint32) - np.uint32(1)).min()) + 1  # zero wraps, and is the largest
     return float(np.uint32(least).view(np.float32)) if least <= _LARGEST else math.inf

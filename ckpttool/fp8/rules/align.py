@@ -1,4 +1,4 @@
-"""Pair the values of two runs, and decide whether the runs are comparable."""
+"""Pairing of the values of two runs, and checks of whether the runs are comparable."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs, Terms
 
 SAME_DATA = 0.8
-"""Minimum correlation of two runs with the same data in the same order: such runs reach 0.92, others at most 0.45."""
+"""Minimum correlation of two runs with the same data in the same order. Such runs reach 0.92, others at most 0.45."""
 _TREND = 51
-"""Number of values in a running median; slower changes are the trend of the training, not due to the batch."""
+"""Number of values in a running median. Slower changes are the trend of the training run, not effects of the batch."""
 _MOST_LOSS = 1e100
-"""A larger value is not a loss, and its square may overflow."""
+"""Largest plausible loss. The square of a larger value may overflow."""
 _LEAST_SAME = 12
 """Minimum number of common values at which two runs cannot agree by coincidence."""
 _OTHER_RATE = 0.01
 _OTHER_RATES = 0.01
-"""Share of the pairs from which different learning rates are reported."""
+"""Minimum share of pairs with different learning rates that is reported."""
 
 
 def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.LOSS, by: PairedBy) -> Curve:
-    """Return the losses in a log by step or by samples consumed, ascending, with each place once.
+    """Return the losses in a log by step or by samples consumed, in ascending order, with each place once.
 
     If a place occurs twice, its last value counts.
     """
@@ -51,7 +51,7 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
 
 def batch_size(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the samples per step from the first and the last row with a count; None if the log has no counts."""
+    """Return the samples per step from the first and the last row with a count, or None if the log has no counts."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     backwards = ((row.step, row.consumed_samples) for row in reversed(rows) if row.consumed_samples is not None)
     first = next(counted, None)
@@ -62,7 +62,7 @@ def batch_size(rows: Sequence[StepMetrics]) -> float | None:
 
 
 def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:
-    """Return the matching places in both curves, ascending."""
+    """Return the indices of equal places in both curves, in ascending order."""
     where = {place: index for index, place in enumerate(candidate.places)}
     return [(index, where[place]) for index, place in enumerate(baseline.places) if place in where]
 
@@ -88,7 +88,7 @@ def align(baseline: Curve, candidate: Curve) -> Pairs:
 
 
 def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
-    """Return the numbers of pairs with different learning rates and of all pairs; None if nearly all are equal."""
+    """Return the number of pairs with different learning rates, and of all pairs. None if nearly all are equal."""
     rates = [
         (rate, two)
         for place, other_place in common(baseline, candidate)
@@ -105,7 +105,7 @@ def interval(places: Sequence[int]) -> int | None:
 
 
 def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | None:
-    """Return the correlation of the changes from value to value in both curves; None if one curve never changes.
+    """Return the correlation of the changes from value to value in both curves, or None if one curve never changes.
 
     Source:
         0.92 to 1.00 for the same data in the same order, even with wrong arithmetic; 0.02 to 0.45 in a different order.
@@ -123,7 +123,7 @@ def _moves(run: Sequence[float]) -> list[float]:
 
 
 def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[float]:
-    """Yield the median around each value; at the ends, the median of the available values."""
+    """Yield the median around each value. At the ends, the median of the available values is used."""
     reach = width // 2
     ordered = sorted(values[:reach])
     for place in range(len(values)):
@@ -141,7 +141,7 @@ def middle(ordered: Sequence[float]) -> float:
 
 
 def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding, ...]:
-    """Return why two runs cannot be compared, regardless of their gap."""
+    """Return findings about why two runs cannot be compared, regardless of their gap."""
     problems = []
     rates = other_rates(baseline, candidate)
     if rates is not None:

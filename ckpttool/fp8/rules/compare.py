@@ -1,4 +1,4 @@
-"""Compare two runs, and repeats of the first, to find out whether and when the candidate departs from the baseline."""
+"""Comparison of two runs, and repeats of the first: whether and when the candidate departs from the baseline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
-"""Maximum number of pairs; beyond that, neighbours are averaged, because windows would show no more detail."""
+"""Maximum number of pairs. Beyond it, neighbours are averaged, because windows would show no more detail."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
@@ -42,10 +42,10 @@ _LEAST_TAIL = 5
 
 _LOST_VALUES = 10
 _ENDS = 5
-"""Number of last windows, and of best windows, that are compared with each other."""
+"""Number of last windows, and of best windows, to compare with each other."""
 _RISE_OF_NOISE = 8.0
 _RISE = 0.02
-"""Share of the best loss."""
+"""Minimum rise above the best loss, as a share of that loss."""
 _TIMES_THE_BASELINE = 2
 _EARLY_WINDOWS = 3
 _EARLY_SHARE = 0.05
@@ -62,8 +62,8 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     """Return whether, when and how the candidate departs from the baseline by more than noise.
 
     Args:
-        baseline: The run that is trusted.
-        candidate: The run that is judged.
+        baseline: The trusted run.
+        candidate: The judged run.
         repeats: Further runs of the baseline, with other seeds, or with the same samples summed in a different order.
         terms: The settings of the comparison.
     """
@@ -170,12 +170,12 @@ def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], term
 
 
 def _tail(windows: int) -> int:
-    """Return how many windows form the end of the curves."""
+    """Return the number of windows that form the end of the curves."""
     return max(_LEAST_TAIL, windows // _TAIL_SHARE)
 
 
 def _class_without_gap(gaps: Sequence[float], spikes: Sequence[Spike], *, limit: float, is_unknown: bool) -> CurveClass:
-    """Return the class of a candidate without a gap at the end; a single baseline leaves the class unknown."""
+    """Return the class of a candidate without a gap at the end. A single baseline leaves the class unknown."""
     if not are_ordinary(spikes) or _was_apart(gaps, limit):
         return CurveClass.TRANSIENT
     if is_unknown:
@@ -197,7 +197,7 @@ def _rises(baseline: Sequence[float], candidate: Sequence[float], limit: float) 
 
 
 def _rise(means: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the best windows, and how far the last windows are above that mean."""
+    """Return the mean of the best windows, and the rise of the last windows above that mean."""
     best, last = (math.fsum(some) / len(some) for some in (sorted(means)[:_ENDS], means[-_ENDS:]))
     return best, last - best
 
@@ -215,7 +215,10 @@ def _scatter(means: Sequence[float]) -> float:
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
-    """Return whether there is any difference; only a repeat on the same data can show the smallest real difference."""
+    """Return whether there is any difference.
+
+    Only a repeat with the same data can show the smallest real difference.
+    """
     if floor.paired is None:
         return Effect.UNKNOWN
     if abs(gap.mean) <= floor.paired:
@@ -243,7 +246,7 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Name duplicate logs, because a repeated log adds no information."""
+    """Yield descriptions of duplicate logs, because a repeated log adds no information."""
     if is_same(baseline, candidate):
         yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):
@@ -283,13 +286,13 @@ def _notes(far: Apart, comparison: Comparison, lost: _NoNumbers, terms: Terms) -
 def apart(
     baseline: Curve, candidate: Curve, *, metric: CurveMetric = CurveMetric.LOSS, together: int | None = None
 ) -> Apart:
-    """Return the gap between a run and its baseline, pair by pair, without the spikes of either.
+    """Return the gap between a run and its baseline, pair by pair, without the spikes of either run.
 
     Args:
-        baseline: The run that is trusted.
+        baseline: The trusted run.
         candidate: Any other run.
-        metric: Losses of a fixed set of samples have no spikes.
-        together: Number of neighbouring pairs per value; None for the smallest that keeps the number of values low.
+        metric: The loss to compare. Losses of a fixed set of samples have no spikes.
+        together: Number of neighbouring pairs per value, or None for the smallest that limits the number of values.
     """
     pairs = align(baseline, candidate)
     baseline_side, candidate_side = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
@@ -333,7 +336,7 @@ def _by_step(curve: Curve) -> float:
 
 
 def _groups(pairs: int, together: int, *, is_even: bool = False) -> list[tuple[int, int]]:
-    """Return the bounds of groups of this many neighbours; the rest joins the last group, or is spread over all."""
+    """Return the bounds of groups of this many neighbours. The rest joins the last group, or is spread over all."""
     count = pairs // together
     if is_even:
         return [(at * pairs // count, (at + 1) * pairs // count) for at in range(count)]

@@ -1,4 +1,4 @@
-"""Choose the experiments that find the cause in FP8, cheapest first, by round and by earlier results."""
+"""Choice of the experiments that find the cause in FP8, cheapest first, by round and by earlier results."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ckpttool.fp8.model.plan import (
 )
 
 CHEAPEST_FIRST = (Gemm.WGRAD, Gemm.DGRAD, Gemm.FPROP)
-"""Order in which products change to BF16 if several sets are equally good: fprop is last, because serving uses it."""
+"""Order in which products change to BF16 if several sets are equally good. fprop is last, because serving uses it."""
 
 _PARTS = 4
 """Number of parts into which layers are divided in a round."""
 
 _MOST_NAMED = 2
-"""Maximum number of extras that a title names; if there are more, the title has their number."""
+"""Maximum number of extras to name in a title. If there are more, the title shows their number."""
 
 _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
@@ -43,7 +43,7 @@ class Known:
 
     kind: CurveClass
     recipe: Recipe | None
-    """The candidate's recipe; None if unknown, so that experiments for a delayed recipe are also planned."""
+    """The candidate's recipe, or None if unknown. Experiments for a delayed recipe are then also planned."""
     extras: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     """Numbers of the layers, the most suspicious first."""
@@ -70,7 +70,7 @@ class Known:
 
 
 def name_of(gemms: Iterable[Gemm]) -> str:
-    """Return the name of the experiment with these products in BF16: `E4d`, `E4dw`."""
+    """Return the name of the experiment with these products in BF16, such as `E4d` or `E4dw`."""
     chosen = frozenset(gemms)
     return "E4" + "".join(gemm.value[0] for gemm in Gemm if gemm in chosen)
 
@@ -119,7 +119,7 @@ class _Round:
     planned: tuple[Trial, ...]
 
     def outcome(self, name: str) -> Outcome | None:
-        """Return the effect of an experiment on the gap; None if it was not run."""
+        """Return the effect of an experiment on the gap, or None if it was not run."""
         return next((result.outcome for result in self.verdict.experiments if result.id == name), None)
 
     def restoring(self) -> list[Trial]:
@@ -133,7 +133,7 @@ class _Round:
 
     @property
     def named(self) -> str:
-        """Names of the culprits."""
+        """Names of the culprits for display."""
         return _names(self.culprits)
 
 
@@ -252,7 +252,7 @@ def _again(last: _Round) -> Iterator[Trial]:
 
 
 def _halves(last: _Round) -> Iterator[Trial]:
-    """Halve the smallest set of switches without which the gap is closed."""
+    """Yield experiments that halve the smallest set of switches without which the gap is closed."""
     well = [trial for trial in last.restoring() if trial.without]
     least = min(well, key=lambda trial: len(trial.without), default=None)
     if least is not None and len(least.without) > 1:
@@ -286,7 +286,7 @@ def _current(last: _Round) -> Iterator[Trial]:
 
 
 def _other_recipes(last: _Round) -> Iterator[Trial]:
-    """Yield experiments with recipes that the candidate does not use; a scale per tensor cannot fix a coarse format."""
+    """Yield experiments with recipes that the candidate does not use. A scale per tensor cannot fix a coarse format."""
     useless = {last.facts.recipe}
     if last.verdict.kind is VerdictKind.FORMAT:
         useless.add(Recipe.TENSORWISE)
@@ -304,7 +304,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
 
 
 def _layers(last: _Round) -> Iterator[Trial]:
-    """Divide the layers, or the last part that was found to be at fault, into four."""
+    """Yield experiments that divide the layers, or the last part found to be at fault, into four."""
     name, layers = "E7", last.facts.layers
     guilty = [trial for trial in last.restoring() if trial.layers]
     if guilty:
@@ -332,14 +332,15 @@ def pattern_of(layers: Iterable[int], inside: str) -> str:
 
 
 def numbers_in(pattern: str) -> frozenset[str]:
-    """Return the layers that such an expression names."""
+    """Return the layers that an expression from `pattern_of` names."""
     return frozenset(pattern.rpartition("(")[2].partition(")")[0].split("|"))
 
 
 def _operands(last: _Round) -> Iterator[Trial]:
-    """Find the operand: use a current scale for only one operand or, if that does not help, FP8 for only one.
+    """Yield experiments that find the operand at fault.
 
-    A culprit that has no such operand stays as it is in the first case, and is in BF16 in the second.
+    They use a current scale for only one operand or, if that does not help, FP8 for only one operand. A culprit without
+    such an operand stays unchanged in the first case, and is in BF16 in the second.
     """
     if len(last.verdict.operands) == 1:
         return
@@ -377,4 +378,4 @@ _FOLLOW = {
     VerdictKind.FORMAT: (_who, _other_recipes, _layers, _operands),
     VerdictKind.CULPRIT: (_current, _other_recipes, _layers, _operands),
 }
-"""The experiments that a verdict needs next; other verdicts need none."""
+"""Functions that yield the experiments needed after a verdict. Other verdicts need none."""

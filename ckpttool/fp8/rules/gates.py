@@ -1,4 +1,4 @@
-"""Check that a run is valid: complete, finite, at the learning rate of its reference, and computed as planned."""
+"""Checks of whether a run is valid: complete, finite, computed as planned, and at its reference's learning rate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ckpttool.fp8.model.settings import Computed, OperandSeen, RunArithmetic
 from ckpttool.fp8.rules.align import other_rates
 
 LEAST_VALUES = 8
-"""Minimum number of losses in the window; fewer do not determine a mean."""
+"""Minimum number of losses in the window, because fewer do not determine a mean."""
 
 _REACHES = 0.9
 """Minimum share of steps that an experiment must have completed."""
 
 _LATE = 10
-"""Divisor of the number of steps: a log may begin this much later, because some trainers do not log the first steps."""
+"""Divisor of the number of steps. A log may begin this much later, because some trainers do not log the first steps."""
 
 _ALLOWED = {
     Arithmetic.FP8: frozenset({Computed.QUANTIZED}),
@@ -50,8 +50,8 @@ def gate(
 
     Args:
         experiment: The planned experiment.
-        curve: Loss of the run by step; None if there is no log.
-        against: Loss of the BF16 run, for comparison; None if there is no such run, or if this is that run.
+        curve: Loss of the run by step, or None if there is no log.
+        against: Loss of the BF16 run, for comparison, or None if there is no such run or this is that run.
         result: The arithmetic in the logs, and a text about errors or unknowns.
         window: First and last step by which the run is judged.
     """
@@ -67,7 +67,7 @@ def gate(
 
 
 def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
-    """Yield the problems of a single run; the first is enough to reject the run."""
+    """Yield the problems of a single run. One problem is enough to reject the run."""
     if not curve.steps:
         yield "its log has no loss"
         return
@@ -111,7 +111,7 @@ def inside(curve: Curve, window: tuple[Step, Step]) -> range:
 
 
 def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
-    """Combine several results: any "no" decides; otherwise any "yes" outweighs an unknown."""
+    """Combine several results. Any "no" decides, and otherwise any "yes" outweighs an unknown."""
     for level in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
         matching = [answer for answer in results if answer[0] is level]
         if matching:

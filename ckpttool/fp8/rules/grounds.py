@@ -1,4 +1,4 @@
-"""Decide whether experiments on a candidate are useful, from which step to start, and how long to run."""
+"""Decisions about experiments on a candidate: whether they are useful, where to start, and how long to run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MARGIN = 100
 LEAST_STEPS = 200
 MOST_STEPS = 5000
 SHORTEST, LONGEST = 50, 1_000_000
-"""Limits for the number of steps that a user may request; fewer show nothing, and more would be a full training."""
+"""Limits of the number of steps that a user may request. Fewer show nothing, and more would be a full training run."""
 
 _TIMES_LIMIT = 3
 _RESERVE = 1.2
 _TAIL = 5
-"""An experiment's mean gap is taken over the last of this many equal parts of its steps."""
+"""Number of equal parts of an experiment. Its mean gap is computed over the last one."""
 
 
 def suspicion_of(comparison: Comparison) -> Suspicion:
@@ -45,7 +45,7 @@ _WELL = {
 
 
 def nothing_to_learn(comparison: Comparison) -> str | None:
-    """Return why experiments would not help; None if they would."""
+    """Return why experiments would not help, or None if they would."""
     if comparison.kind in _WELL:
         return _WELL[comparison.kind]
     if comparison.findings:
@@ -64,7 +64,7 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
 
     Args:
         comparison: Comparison of the two runs.
-        switch: The step at which the candidate begins with FP8; None for the candidate's first step.
+        switch: The step at which the candidate begins with FP8, or None for the candidate's first step.
     """
     onset = comparison.onset
     if switch is not None and comparison.kind is CurveClass.EARLY:
@@ -81,17 +81,17 @@ def latest_start(onset: Onset) -> Step:
 
 
 def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start: Step, limit: float) -> int | None:
-    """Return how many steps an experiment needs until the gap is three times the detectable size.
+    """Return the number of steps after which the gap in an experiment is three times the detectable size.
 
     Args:
-        steps: Steps of the comparison, ascending.
-        gaps: Candidate minus baseline at each.
+        steps: Steps of the comparison, in ascending order.
+        gaps: Candidate minus baseline at each step.
         onset: Start of the gap.
         start: The checkpoint's step.
         limit: The smallest gap that counts.
 
     Returns:
-        From 200 to 5,000, with a fifth as reserve; None if no experiment of that length can show it.
+        From 200 to 5,000, with a fifth as reserve, or None if no experiment of that length can show it.
     """
     first = bisect_left(steps, onset.step)
     before = [0.0]
@@ -116,17 +116,17 @@ class LastStart:
 
     step: Step
     path: str
-    """The folder that contains it."""
+    """Path of the folder that contains the checkpoint."""
     note: str | None
-    """The condition under which the run can be judged; None if there is no condition."""
+    """The condition under which the run can be judged, or None if there is no condition."""
 
 
 def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
-    """Return the last start whose complete run can be compared with the old baseline; None if there is no such start.
+    """Return the last start whose complete run can be compared with the old baseline, or None if no such start exists.
 
     Args:
-        plan: The plan; it defines the length of a run.
-        ends: The last step of the baseline's log; None if there is no such log.
+        plan: The plan, which defines the length of a run.
+        ends: The last step of the baseline's log, or None if there is no such log.
     """
     return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
 
@@ -135,8 +135,8 @@ def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> La
     """Choose the newest checkpoint with the gap, preferably within the baseline's log, or return why none qualifies.
 
     Args:
-        plan: The plan; it defines the start of the gap and the length of a run.
-        ends: The last step of the baseline's log; None if there is no such log.
+        plan: The plan, which defines the start of the gap and the length of a run.
+        ends: The last step of the baseline's log, or None if there is no such log.
         good: Steps of the candidate's good checkpoints, each with its folder.
     """
     onset, judged = plan.suspicion.onset, last_judged(plan, ends)

@@ -1,6 +1,6 @@
-"""The verdict on a plan's experiments: the cause of the gap, its fix, or the next experiments.
+"""Verdict on a plan's experiments: the cause of the gap, its fix, or the next experiments.
 
-`TABLE` contains all rules: the first row whose condition is true is the verdict. The conditions are defined below it.
+`TABLE` contains all rules. The first row whose condition is true is the verdict. The conditions are defined below it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
     Args:
         plan: The plan as written.
         runs: All experiments of the plan, with or without a log.
-        baseline: The loss of the old BF16 run; None if its log no longer exists.
+        baseline: The loss of the old BF16 run, or None if its log no longer exists.
         recipes: The recipes that the framework supports.
     """
     measured = measure(plan, runs, baseline)
@@ -88,12 +88,12 @@ class Row:
     when: Callable[[Facts], bool]
     kind: VerdictKind
     because: str
-    """One sentence; like `notes`, it refers to facts in braces."""
+    """The reason in one sentence. Like `notes`, it refers to facts in braces."""
     blames: bool = False
     """Whether the suspected products are proven to cause the gap, if there are any."""
     cure: Callable[[Facts], Cure | None] = lambda _: None
     run: Callable[[Facts], tuple[str, ...]] = lambda _: ()
-    """Planned experiments that still have to be run; if empty, the next round follows."""
+    """Returns the planned experiments that still have to be run. If empty, the next round follows."""
     notes: tuple[str, ...] = ()
 
 
@@ -240,7 +240,7 @@ class Facts:
         self.culprit_names = " and ".join(gemm.value for gemm in Gemm if gemm in self.culprits)
 
     def _gap(self, name: str) -> float:
-        """Return the gap between a run and B; infinite for an invalid run."""
+        """Return the gap between a run and B, or infinity for an invalid run."""
         part = self.measured.stretches.get(name)
         return math.inf if part is None else part.gap.mean
 
@@ -265,11 +265,11 @@ class Facts:
 
     @property
     def extras(self) -> str:
-        """The extras that the experiment with the fewest extras off switches off."""
+        """The extras that this experiment switches off, for display."""
         return ", ".join(self.fewest_extras.trial.without if self.fewest_extras else ()) or "the extras"
 
     def _culprits(self) -> frozenset[Gemm]:
-        """Return the smallest set of products that close the gap when changed; empty if unknown.
+        """Return the smallest set of products that close the gap when changed. Empty if unknown.
 
         A set counts as the cause only if every cheaper set was tried or cannot be tried.
         """
@@ -311,7 +311,7 @@ class Facts:
 
     @property
     def pairs_open(self) -> str:
-        """Why all three products cannot be blamed although no pair closes the gap; empty if they can.
+        """Why all three products cannot be blamed although no pair closes the gap. Empty if they can.
 
         A good result of B proves nothing, because B is the reference of all experiments.
         """
@@ -326,12 +326,12 @@ class Facts:
 
     @property
     def explained(self) -> float | None:
-        """Share of the gap closed with the products at fault in BF16; None for all three, which would prove nothing."""
+        """Share of the gap closed with the products at fault in BF16, or None for all three, which proves nothing."""
         return None if self.culprits in {frozenset(), _ALL} else self.measured.cells[self.culprits].recovered
 
     @property
     def and_delayed(self) -> str:
-        """The end of a sentence if a current scale also helps."""
+        """The end of a sentence if a current scale also helps. Otherwise empty."""
         if self.measured.outcome(FAKE) is not Outcome.RESTORES:
             return ""
         return (
@@ -340,7 +340,7 @@ class Facts:
 
     @property
     def not_separable(self) -> str:
-        """A note if some of the products at fault could not be tried alone; otherwise empty."""
+        """A note if some of the products at fault could not be tried alone. Otherwise empty."""
         refused = [experiment.trial for experiment in self.measured.experiments.values() if experiment.change is None]
         names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
         return f"which of them alone would be enough is unknown here: {names}" if names else ""
@@ -354,7 +354,7 @@ class Facts:
 
     @property
     def best_cure(self) -> Cure | None:
-        """The proven fix that keeps FP8 with the smallest change; otherwise BF16 for the products at fault."""
+        """The proven fix that keeps FP8 with the smallest change. Otherwise BF16 for the products at fault."""
         for trial in sorted(
             (experiment.trial for experiment in self.measured.restoring()), key=lambda trial: bool(trial.recipe)
         ):
@@ -371,13 +371,16 @@ def _price(cell: frozenset[Gemm]) -> tuple[int, list[int]]:
 
 
 def _layers(measured: Measured) -> str | None:
-    """Return the pattern of the fewest layers whose products in BF16 close the gap."""
+    """Return the pattern of the fewest layers that close the gap if their products are in BF16."""
     trials = [experiment.trial for experiment in measured.restoring() if experiment.trial.layers is not None]
     return max(trials, key=lambda trial: len(trial.id)).layers if trials else None
 
 
 def _operands(measured: Measured) -> Iterator[Operand]:
-    """Yield the operands at fault: a current scale for one operand closes the gap, or FP8 for only one does not."""
+    """Yield the operands at fault.
+
+    An operand is at fault if a current scale for it closes the gap, or if the gap remains with FP8 for it alone.
+    """
     for name, experiment in measured.experiments.items():
         trial, outcome = experiment.trial, measured.outcome(name)
         if trial.operand is not None and outcome is not None:
@@ -393,7 +396,7 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
 
 
 def _unproven_runs(measured: Measured) -> Iterator[str]:
-    """Name the valid runs without proof that they ran as planned or used FP8 at all."""
+    """Yield the names of the valid runs without proof that they ran as planned or used FP8 at all."""
     counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:

@@ -1,4 +1,4 @@
-"""Measure a plan's runs: whether each is valid, how far it is from BF16, and how much of the gap it closes."""
+"""Measurement of a plan's runs: whether each is valid, its distance from BF16, and the closed share of the gap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
 
     experiment: Experiment
     curve: Curve | None
-    """Loss of the run by step; None if there is no log."""
+    """Loss of the run by step, or None if there is no log."""
     as_planned: tuple[AsPlanned, str | None]
     """Whether the run was as planned according to the logs, and a text about errors and unknowns."""
 
@@ -47,18 +47,18 @@ class Measured:
     shown: Mapping[str, Shown]
     """Results by experiment, in the order of the plan."""
     baseline: Stretch | None
-    """Distance from the old baseline to B, in the window."""
+    """Distance from the old baseline to B in the window."""
     stretches: Mapping[str, Stretch]
-    """Distance from BF16, by valid experiment."""
+    """Distance from BF16 for each valid experiment."""
     floor: float
-    """Difference between two paired runs of one kind, in units of the loss; infinite if unknown."""
+    """Difference between two paired runs with equal settings, in units of the loss. Infinite if unknown."""
     limit: float
-    """The least gap that counts; infinite if unknown."""
+    """The smallest gap that counts. Infinite if unknown."""
     alike: Sequence[Sequence[str]]
-    """Valid experiments with the same arithmetic whose losses are equal to the last digit."""
+    """Groups of valid experiments with the same arithmetic whose losses are equal to the last digit."""
 
     def outcome(self, name: str) -> Outcome | None:
-        """Return the effect of an experiment on the gap; None if it was not planned or does not count."""
+        """Return the effect of an experiment on the gap, or None if it was not planned or does not count."""
         return self.shown[name].outcome if name in self.shown else None
 
     def restoring(self) -> list[Experiment]:
@@ -73,12 +73,12 @@ class Measured:
 
 
 def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measured:
-    """Compare every valid run with BF16, and the gap that remains with the candidate's gap.
+    """Compare every valid run with BF16, and the remaining gap with the candidate's gap.
 
     Args:
         plan: The plan as written.
         runs: All experiments of the plan, with or without a log.
-        baseline: The loss of the old BF16 run; None if its log no longer exists.
+        baseline: The loss of the old BF16 run, or None if its log no longer exists.
     """
     by_id = {run.experiment.trial.id: run for run in runs}
     reference = None
@@ -127,7 +127,7 @@ def _gate(run: Run, against: Curve | None) -> Gate:
 
 
 def _twins(runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Trial]]:
-    """Return the valid experiments whose losses are equal to the last digit; the gate reports those equal to B."""
+    """Return groups of valid experiments with equal losses to the last digit. The gate reports those equal to B."""
     groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
     for name, run in runs.items():
         if run.curve is not None and gates[name].is_valid:
@@ -138,7 +138,7 @@ def _twins(runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Tria
 
 
 def _keeps_arithmetic(trial: Trial) -> bool:
-    """Return whether an experiment keeps the arithmetic: with a deterministic trainer, such runs are equal."""
+    """Return whether an experiment keeps the arithmetic. With a deterministic trainer, such runs are equal."""
     return not trial.products.changed and trial.recipe is None
 
 

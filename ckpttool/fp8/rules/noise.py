@@ -1,7 +1,7 @@
 """Confidence in the mean of a range, and the smallest significant gap.
 
-Neighbouring values of a loss are not independent samples. So stretches are drawn in blocks, and all random numbers come
-from a seed: the same input produces the same bytes.
+Neighbouring values of a loss are not independent samples, so stretches are drawn in blocks. All random numbers come
+from a seed, so the same input produces the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEANS_WITH_MANY = 2.0
 _WITHOUT_REPEAT = 3
 _TOLERANCES_WITHOUT_REPEAT = 4
 _WARM_UP = 5
-"""Number of equal parts; the first says nothing about the distance between the ends of two runs."""
+"""Number of equal parts of a run. The first says nothing about the distance between the ends of two runs."""
 
 
 def draws(seed: int, limit: int) -> Iterator[int]:
@@ -49,7 +49,8 @@ def draws(seed: int, limit: int) -> Iterator[int]:
 def block_of(values: Sequence[float]) -> int:
     """Return how many neighbours must be drawn together, because values further apart are nearly independent.
 
-    Twice the first lag with hardly any correlation, at least the cube root of the length, at most a quarter of it.
+    The result is twice the first lag with hardly any correlation, limited to between the cube root and a quarter of the
+    length.
     """
     count = len(values)
     most = max(1, count // 4)
@@ -67,8 +68,8 @@ def resampled_means(
 ) -> list[float]:
     """Return the means of random resamples of the same length, drawn in blocks.
 
-    The choice of blocks depends only on the length, the block and the seed: two stretches of one length get the same
-    blocks.
+    The choice of blocks depends only on the length, the block and the seed. Two stretches of the same length get the
+    same blocks.
     """
     count = len(values)
     starts = count - block + 1
@@ -93,7 +94,7 @@ def _drawn(seed: int, limit: int, count: int) -> array[int]:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the bounds that contain 95 of 100 values."""
+    """Return the bounds that contain 95% of the values."""
     ordered = sorted(values)
     out = len(ordered) * 25 // 1000
     return ordered[max(0, out - 1)], ordered[min(len(ordered) - 1, len(ordered) - out)]
@@ -109,7 +110,7 @@ def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
 
 
 def _flattened(values: Sequence[float]) -> list[float]:
-    """Remove the best linear trend from the values, but not their mean: growth is not noise."""
+    """Remove the best linear trend from the values, but not their mean, because growth is not noise."""
     middle = (len(values) - 1) / 2
     times = [place - middle for place in range(len(values))]
     slope = math.fsum(map(mul, times, values)) / (math.fsum(map(mul, times, times)) or 1)
@@ -117,7 +118,7 @@ def _flattened(values: Sequence[float]) -> list[float]:
 
 
 def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> float | None:
-    """Return the random difference between the ends of two runs with equal settings; None if no repeat is usable.
+    """Return the random difference between the ends of two runs with equal settings, or None if no repeat is usable.
 
     Args:
         repeats: For each repeat, the differences from the baseline, and whether both had the same data in order.
@@ -133,7 +134,7 @@ def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> fl
 
 
 def _sliding(values: Sequence[float], length: int) -> Iterator[float]:
-    """Yield the moving averages of a length; of all values if there are fewer, but at least half of that length."""
+    """Yield moving averages over `length` values, or over all values if there are fewer but at least half as many."""
     if 2 * len(values) < length or not values:
         return
     length = min(length, len(values))

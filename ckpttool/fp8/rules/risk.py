@@ -1,4 +1,4 @@
-"""Judge how much of a tensor FP8 loses, from given measurements; and select the tensors."""
+"""Rules for how much of a tensor FP8 loses, based on measurements, and for the selection of tensors."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from ckpttool.fp8.model.probe import (
 from ckpttool.inspect.rules_contents import WEIGHTS, as_counted, kind_of, whole_name
 
 GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
-"""Quality of the worst channels of normally distributed numbers, which is the best possible."""
+"""Signal-to-error ratio in dB of the worst channels of normally distributed numbers, the best possible value."""
 
 LOST_DB = 10.0
-"""Distance below the best quality at which nearly two mantissa bits are lost: worse than a format with one bit less."""
+"""Number of dB below the best ratio at which nearly two mantissa bits are lost: worse than one bit less."""
 WEAK_DB = 5.0
 
 LOST_LINES = 0.01
-"""Share of the non-zero rows or columns. From this share on, vanished ones count as lost, and faint ones as weak.
+"""Share of the non-zero rows or columns from which vanished ones count as lost, and faint ones as weak.
 
 A vanished row is an output that is always zero. A few of them may be units that weight decay shrank, which is harmless.
 """
 WEAK_SATURATED = 0.001
 
 LOST_STATE, WEAK_STATE = 0.05, 0.005
-"""Share of an optimizer's state that changes by more than half a step: it is used element by element."""
+"""Shares of an optimizer's state that change by more than half a step, because every element of it is used."""
 
 _MOMENTS = {
     **dict.fromkeys(("adam_m", "exp_avg", "moment1", "momentum", "momentum_buffer"), TensorRole.FIRST_MOMENT),
@@ -50,20 +50,19 @@ _EMBEDDINGS = re.compile(r".*embed.*|(?:.*_)?emb|wte|wpe|relative_(?:attention|p
 _SHARED = ["shared", "weight"]
 """The end of the name of T5's single embedding."""
 _NO_PRODUCT = re.compile(r"(?:.*_)?conv(?:[0-9]*|[0-9]d)(?:_.*)?|(?:.*_)?bias(?:_.*)?|a_log|d")
-"""Convolutions, biases of any shape, and decay and skip parameters of state spaces: no FP8 product uses them.
-"""
+"""Pattern of convolutions, biases, and decay and skip parameters of state spaces. No FP8 product uses them."""
 _ROUTERS = frozenset({"router", "gate", "shared_expert_gate", "gating"})
 _HEADS = frozenset({"lm_head", "output_layer", "head", "classifier", "score", "unembed", "unembedding"})
 _NORM = re.compile(r".*norm.*|ln_?(?:[0-9]+|f|[a-z]+)?")
 _LAYER = re.compile(r"(?:.*?[./])?(?:layers?|blocks?|h|resblocks)[._/][0-9]+(?=[./])")
 _MATRIX = 2
-"""Number of dimensions larger than 1 that a matrix has."""
+"""Minimum number of dimensions larger than 1 in a matrix."""
 
 
 def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
-    """Return whether a tensor is probed; scalars never are, and optimizer states only on request.
+    """Return whether a tensor is probed. Scalars never are, and optimizer states only on request.
 
-    A layer's extra state is the history of its scales, and none of its weights.
+    A layer's extra state is the history of its scales, and contains none of its weights.
     """
     if whole_name(entry.name).endswith("_extra_state"):
         return False
@@ -71,7 +70,7 @@ def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
 
 
 def role_of(name: str, shape: Sequence[int]) -> TensorRole:
-    """Determine a tensor's role from its name and shape; any other matrix is a linear layer's weight."""
+    """Return a tensor's role, based on its name and shape. Any other matrix is a linear layer's weight."""
     kind = kind_of(name)
     if kind != WEIGHTS:
         return _MOMENTS.get(kind, TensorRole.OTHER)
@@ -90,13 +89,13 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
 
 
 def layer_of(name: str) -> str | None:
-    """Return the part of a name that identifies a layer; None if the name has no numbered layer."""
+    """Return the part of a name that identifies a layer, or None if the name has no numbered layer."""
     match = _LAYER.match(name)
     return None if match is None else match[0]
 
 
 def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
-    """Judge one tensor under one recipe in one format."""
+    """Return the risk of one tensor under one recipe in one format."""
     if tensor.nonfinite:
         return Risk.LOST
     if cast.channel_snr_db is None or cast.lost is None:
@@ -139,7 +138,7 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
 
 
 def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[ProbedTensor, ...]:
-    """Judge tensors, and sort the worst first: by risk, then by the quality of their channels, then by name."""
+    """Judge tensors, and sort them, worst first, by risk, then by the quality of their channels, then by name."""
 
     def order(tensor: ProbedTensor) -> tuple[object, ...]:
         numbers = tensor.numbers
@@ -154,7 +153,7 @@ def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
     """Return each layer with its worst weight, worst first.
 
     Args:
-        tensors: As `ranked` returns them.
+        tensors: Tensors in the order of `ranked`.
     """
     worst: dict[str, LayerRisk] = {}
     for tensor in tensors:
@@ -164,11 +163,11 @@ def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
 
 
 _FLAT = frozenset({"flat_param", "_flat_param"})
-"""PyTorch's name for the weights of several layers that it concatenated and cut into pieces for the ranks."""
+"""PyTorch's names for the concatenated weights of several layers, which are cut into pieces for the ranks."""
 
 
 def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
-    """Report that weights of linear layers are stored as parts that are not matrices, or by their names alone.
+    """Report linear weights that are stored as parts that are not matrices, or only as names.
 
     Some trainers cut weights regardless of rows. They leave a name without elements for a weight that is elsewhere in
     the save, and give several concatenated weights a separate name. A rank whose part of a tensor is empty is a
@@ -187,14 +186,14 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
 
 
 ALIGNED = 4.0
-"""Minimum reported ratio of the worst hidden unit's amplification to the median; fresh weights have 1.1."""
+"""Minimum ratio of the worst hidden unit's amplification to the median that is reported. Fresh weights have 1.1."""
 
 
 def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
-    """Note the gates that amplify one unit far more than others.
+    """Return a note about gates that amplify one unit far more than others.
 
     Args:
-        gated: Worst first.
+        gated: The gates, worst first.
     """
     return tuple(
         note(

@@ -1,4 +1,4 @@
-"""Find the start of a gap, and whether the gap grows, by fitting steps and ramps to the means of windows."""
+"""The start of a gap, and whether the gap grows, by fitting steps and ramps to the means of windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STRONG = 6.0
 _LEAST_INDEPENDENT = 8
 _MOST_CORRELATION = 0.9
 _SLACK = 4.0
-"""Divided by the number of independent windows: the excess error up to which a fit may show the start of the gap."""
+"""Divided by the number of independent windows: the tolerated relative error of a fit for the start of the gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Shape:
     """The best fit for a series of windows."""
 
     ramp_over_step: float
-    """Information criterion of the ramp minus that of the step: above 6 the shape is a step, below -6 a ramp."""
+    """Information criterion of the ramp minus that of the step. Above 6 the shape is a step, below -6 a ramp."""
     onset: int
     """Window in which the better shape begins, counted from 0."""
     earliest: int
-    """Together with `latest`, the range of windows in which the shape may begin."""
+    """First window in which the shape may begin. `latest` is the last."""
     latest: int
 
     @property
@@ -40,7 +40,7 @@ class Shape:
 def fit(means: Sequence[float]) -> Shape:
     """Fit a step (zero, then constant) and a ramp (zero, then linear) by least squares.
 
-    If a ramp that ends on a level fits clearly better than both, it determines the start of the gap: otherwise a gap
+    If a ramp that ends on a level fits clearly better than both, it determines the start of the gap. Otherwise a gap
     that grows and then stays would seem to have begun much earlier.
 
     Args:
@@ -77,7 +77,7 @@ def _error(means: Sequence[float], start: int, length: int) -> float:
 
 
 def _independent(means: Sequence[float], start: int) -> float:
-    """Return the number of independent windows among these: neighbours are correlated."""
+    """Return the number of independent windows among these, because neighbours are correlated."""
     count = len(means)
     height = math.fsum(means[start:]) / (count - start)
     rest = [mean - (height if place >= start else 0.0) for place, mean in enumerate(means)]

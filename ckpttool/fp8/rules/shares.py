@@ -1,4 +1,4 @@
-"""The gap that remains in each experiment, with its confidence, and each product's share of the total."""
+"""The remaining gap in each experiment, with its confidence, and each product's share of the total."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ckpttool.fp8.rules.align import align
 from ckpttool.fp8.rules.noise import block_of, gap_of, percentiles, resampled_means
 
 RESTORED = 0.9
-"""Closed share from which a gap counts as closed. Published recoveries of 0.85 do not count yet."""
+"""Minimum closed share of a gap that counts as closed. Published recoveries of 0.85 do not count."""
 
 _PART = 0.25
 _TIMES_FLOOR = 3
 _GROWING = 0.5
-"""A gap that grows by this share of its mean within the window is incomplete; a drift from the start grows by 0.4."""
+"""Growth within the window, as a share of the mean, from which a gap is incomplete. A drift from the start has 0.4."""
 _RISING = 0.05
-"""A share that rises by this much within the window differs from that of longer runs."""
+"""Rise of a share within the window from which it differs from that of longer runs."""
 _PARTS = 10
 """Number of windows whose means determine a slope."""
 _STUDENT = 2.306
-"""Student's t: 95 of 100 values are within it, with eight degrees of freedom."""
+"""Bound of Student's t that contains 95% of the values, with eight degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Stretch:
 
 
 def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: int = SEED) -> Stretch | None:
-    """Return the distance of a run from its reference; None unless both have a loss in the window."""
+    """Return the distance of a run from its reference, or None unless both have a loss in the window."""
     pairs = align(reference, curve)
     first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
     values = tuple(
@@ -56,13 +56,13 @@ def floor_of(regrouped: Gap) -> float:
 
 
 Share = tuple[float, float, float]
-"""Share of the gap, with its bounds in 95 of 100 stretches."""
+"""Share of the gap, with the bounds of its 95% interval."""
 
 
 def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
-    """Return the share of the gap that an experiment closes; None if its log and C's have no common step.
+    """Return the share of the gap that an experiment closes, or None if its log and C's have no common step.
 
-    The same blocks are drawn for both: variation that they share does not make their ratio uncertain.
+    The same blocks are drawn for both, so variation that they share does not make their ratio uncertain.
     """
     common = {step: place for place, step in enumerate(unchanged.steps)}
     base_values = [unchanged.values[common[step]] for step in part.steps if step in common]
@@ -122,7 +122,7 @@ def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
 
 
 def is_settled(unchanged: Stretch, part: Stretch) -> bool:
-    """Return whether longer runs would give the same share: the gap is complete, and the closed part stable.
+    """Return whether longer runs would give the same share, because the gap is complete and the closed part is stable.
 
     Args:
         unchanged: The candidate's distance from BF16 in the window.
@@ -169,7 +169,7 @@ def shapley(gaps: Mapping[frozenset[Gemm], float]) -> tuple[tuple[Gemm, float], 
     """Return each product's share of the gap: its average addition over all orders of switching to FP8.
 
     Args:
-        gaps: By the set of products in FP8, all eight of them.
+        gaps: Gaps by the set of products in FP8, for all eight sets.
 
     Source:
         L. S. Shapley, A value for n-person games (1953).

@@ -1,4 +1,4 @@
-"""Spikes of a loss curve, which occur in any arithmetic and would hide or resemble a lasting gap."""
+"""Spikes of a loss curve. They occur in any arithmetic, and would hide or resemble a lasting gap."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ckpttool.fp8.rules.align import middle
 from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _WINDOW = 128
-"""Number of normal values with which a value is compared, as for the z-score of `health`."""
+"""Number of normal values to compare a value with, as for the z-score of `health`."""
 _TO_BEGIN = 64
 _BEGINS = 7.0
 _ENDS = 3.0
 _CALM = 5
-"""Number of consecutive values that must be normal again."""
+"""Number of consecutive normal values that end a spike."""
 _NEW_LEVEL = 10 * _WINDOW
-"""Number of values after which a spike that has not ended is a loss that stays high."""
+"""Number of values after which a spike that has not ended counts as a loss that stays high."""
 _LEAST_PATIENCE = 50
-"""Number of values for which any spike may last."""
+"""Number of values that any spike may last."""
 _TIMES_THE_BASELINE = 3
 _SHARED_WITHIN = 10
 """Maximum number of steps between spikes that count as shared."""
@@ -39,7 +39,7 @@ class Span:
     first: int
     last: int
     height: float | None
-    """Height above the previous median; None if no value was finite."""
+    """Height above the previous median, or None if no value was finite."""
 
     @property
     def values(self) -> int:
@@ -48,7 +48,7 @@ class Span:
 
 
 class _Normal:
-    """The last normal values, in the order of time and by size."""
+    """The last normal values, in order of time and by size."""
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         self._recent = deque(values)
@@ -68,7 +68,7 @@ class _Normal:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     def is_above(self, value: float, z: float) -> bool:
-        """Return whether a value is above the median by more than this many robust standard deviations."""
+        """Return whether a value exceeds the median by more than this many robust standard deviations."""
         over = value - self.median
         if over <= z * _LEAST_SPREAD * abs(self.median):
             return False
@@ -83,7 +83,7 @@ class _Normal:
 def find_spikes(values: Sequence[float]) -> list[Span]:
     """Return the ranges in which values rise far above earlier values and fall back, or are not numbers.
 
-    A rise that has not ended counts as a spike only while it is short: after that it is the new level of the loss.
+    A rise that has not ended counts as a spike only while it is short. After that it is the new level of the loss.
     """
     spikes: list[Span] = []
     normal = _Normal()
@@ -119,7 +119,7 @@ def _span(values: Sequence[float], first: int, last: int, normal: _Normal) -> Sp
 def common_spikes(
     baseline: tuple[Curve, Sequence[Span]], candidate: tuple[Curve, Sequence[Span]], *, by_step: float
 ) -> tuple[Spike, ...]:
-    """Return the spikes of both runs, ascending, each with whether the other run also has a spike within ten steps.
+    """Return the spikes of both runs in ascending order, and whether the other run has a spike within ten steps.
 
     Args:
         baseline: The run, and the positions of its spikes in its values.
@@ -157,7 +157,7 @@ def are_ordinary(spikes: Iterable[Spike]) -> bool:
 
 
 def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[int]:
-    """Return the pairs, from 0, in a spike of a run; no pairs if these would be over half of them."""
+    """Return the indices of pairs in a spike of any run, or an empty set if they are over half of all pairs."""
     places: set[int] = set()
     for curve, spans in runs:
         for span in spans:
@@ -167,7 +167,7 @@ def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[in
 
 
 def calmed(values: Sequence[float], spiked: Collection[int]) -> list[float]:
-    """Return the values with those in a spike replaced by the median of the last values before it."""
+    """Return the values, with those in a spike replaced by the median of the last values before it."""
     calm: list[float] = []
     before: deque[float] = deque(maxlen=_BEFORE)
     for place, value in enumerate(values):

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
-"""The fields to compare; if there are several logs, the norm and the time also show which log is later."""
+"""The fields to compare. If there are several logs, the norm and the time also show which log is later."""
 
 _OTHER_BATCH = 0.01
-"""Share by which two batch sizes must differ; an incomplete last batch explains a smaller difference."""
+"""Minimum share by which batch sizes must differ, because an incomplete last batch explains a smaller difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsRead:
-    """The logs of the compared runs, the baseline first, then the candidate."""
+    """The logs of the compared runs: the baseline's, then the candidate's."""
 
     logs: tuple[TrainingLog, ...]
     curves: tuple[Curve, ...]
@@ -75,7 +75,7 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
 
 
 def _by(requested: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
-    """Return how the values of two runs are paired: by samples if their batch sizes differ."""
+    """Return how to pair the values of two runs: by samples if their batch sizes differ."""
     if requested is PairedBy.STEP:
         return requested
     sizes = [batch_size(log.metrics) for log in logs[:2]]

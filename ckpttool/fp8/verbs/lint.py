@@ -1,4 +1,4 @@
-"""Read FP8 settings from any place, and check them with every rule."""
+"""Checks of FP8 settings from any source with every rule."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def fp8_lint(
         paths: Logs with the trainer's printed arguments, scripts with arguments, configs, and configs of debug
             features, distinguished by content. Together they describe one run.
         allowed: Findings that the user accepts.
-        te_version: Version of Transformer Engine, such as `2.13`; None if unknown.
-        layers: A file with layer names; None to try the usual names.
+        te_version: Version of Transformer Engine, such as `2.13`, or None if unknown.
+        layers: A file with layer names, or None to try the usual names.
         view: The view for display.
 
     Returns:
@@ -65,7 +65,7 @@ def lint_read(
     layers: str | None = None,
     view: View = USUAL,
 ) -> Lint:
-    """Check settings that were already read, by path; or an error, if the settings could not be read.
+    """Check settings that were already read, by path. Pass the error for settings that could not be read.
 
     Raises:
         UsageError: The version or the file of layers is invalid.

@@ -1,4 +1,4 @@
-"""Plan the most informative FP8 experiments from a verified good checkpoint, and write them."""
+"""Planning of the most informative FP8 experiments from a verified good checkpoint."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class _Candidate:
     seen: RunArithmetic
     recipe: Recipe | None
     seconds: float | None
-    """Duration of a step."""
+    """Duration of a step in seconds."""
     layers: tuple[int, ...]
     layers_in: str
     baseline_ends: Step | None
-    """The last step in the baseline's log; None if the log has no step."""
+    """The last step in the baseline's log, or None if the log has no step."""
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
@@ -153,7 +153,7 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
 
 
 def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
-    """Add more informative experiments than those already run."""
+    """Add experiments that give more information than those already run."""
     if question.framework != old.framework:
         raise UsageError(f"the plan is for {old.framework}, and so are all its rounds")
     verdict, plan = judged(old, {}, framework)
@@ -217,7 +217,7 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
 
 
 def _has_history(root: str, name: str) -> bool | None:
-    """Return whether a checkpoint has a scale history; never "no", because data other than tensors may be unlisted."""
+    """Return True if a checkpoint has a scale history, else None, because data other than tensors may be unlisted."""
     from ckpttool.inspect.verbs import inspect
 
     names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
@@ -311,7 +311,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
-    """Find the start for BF16 on the candidate's weights, or return why not; the old log ends at `ends`."""
+    """Return the start for BF16 on the candidate's weights, or why no start exists. The old log ends at `ends`."""
     tree = TreeQuestion(path=question.tree or plan.start.path)
     try:
         decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]

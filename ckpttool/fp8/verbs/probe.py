@@ -1,4 +1,4 @@
-"""Compute the effect of FP8 on a checkpoint's tensors, without the trainer and its devices."""
+"""Effect of FP8 on a checkpoint's tensors, computed without the trainer and its devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks
 
 _CONFIG = "config.json"
 _CONFIG_LIMIT = 8 << 20
-"""Maximum bytes of a model's config; real configs have a few thousand."""
+"""Maximum size of a model's config in bytes. Real configs have a few thousand."""
 
 
 def fp8_probe(
@@ -40,8 +40,8 @@ def fp8_probe(
     """Show what each FP8 recipe would do to the tensors of a checkpoint or a shard.
 
     Args:
-        path: A shard of any format, a tree (its newest intact checkpoint), `DIR:NAME`, or a checkpoint's name; None:
-            `DEFAULT_DIR`, else in or around the current folder.
+        path: A shard of any format, a tree (its newest intact checkpoint), `DIR:NAME`, or a checkpoint's name. If None,
+            `DEFAULT_DIR`, else a tree in or around the current folder.
         question: The settings for each tensor.
         checkpoint: A checkpoint of that tree.
         layout: Search only for this layout.
@@ -134,7 +134,7 @@ def _scales(side: Side) -> dict[str, str]:
 
 
 def _block(side: Side) -> tuple[int, int]:
-    """Return the block size of a scale from the model's config; otherwise the usual block size."""
+    """Return the block size of a scale from the model's config, else the usual block size."""
     folder = posixpath.dirname(side.checkpoint.shards[0].path) if side.checkpoint.shards else ""
     path = posixpath.join(folder, _CONFIG)
     try:

@@ -22,10 +22,10 @@ from ckpttool.fp8.verbs.compare import FIELDS
 from ckpttool.trainers.registry import log_reader
 
 _LOGS = (".log", ".txt", ".out", ".csv", ".jsonl", ".gz")
-"""Suffixes of log names that are searched for if no log is given."""
+"""Suffixes of logs to search for if no log is given."""
 
 _DEBUG = "inspect"
-"""The folder of an experiment in which debug features write their own logs."""
+"""Name of the folder of an experiment in which debug features write their own logs."""
 
 
 def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) -> Fp8Verdict:
@@ -33,7 +33,7 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
     Args:
         output: The folder of a plan.
-        logs: Files, folders or globs, by experiment; for other experiments, the logs in their folders are used.
+        logs: Files, folders or globs by experiment. For other experiments, the logs in their folders are used.
 
     Raises:
         UsageError: There is no plan or no such experiment, or a log does not exist.
@@ -46,7 +46,7 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
 
 def read_plan(output: str) -> Fp8Plan | None:
-    """Read the plan of a folder; None if the folder has no plan.
+    """Return the plan in a folder, or None if the folder has no plan.
 
     Raises:
         UnsafeError: Something other than a plan has that name.
@@ -63,7 +63,7 @@ def read_plan(output: str) -> Fp8Plan | None:
 
 
 def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framework) -> tuple[Fp8Verdict, Fp8Plan]:
-    """Judge a plan, and return it with the logs that were found."""
+    """Judge a plan, and return the verdict and the plan with the logs that were found."""
     names = [experiment.trial.id for experiment in plan.experiments]
     unknown = next((name for name in logs if name not in names), None)
     if unknown is not None:
@@ -75,13 +75,13 @@ def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framew
 
 
 def baseline_of(plan: Fp8Plan) -> Curve | None:
-    """Return the loss of the old BF16 run; None if its log no longer exists."""
+    """Return the loss of the old BF16 run, or None if its log no longer exists."""
     paths = [path for path in plan.baseline if os.path.exists(path)]
     return _curve(log_reader(plan.columns, curves=True), paths) if paths else None
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
-    """Return a plan with the logs of its experiments: the logs that were passed, otherwise those in the folders."""
+    """Return a plan with the logs of its experiments: the logs that were passed, else those in their folders."""
     experiments = (
         replace(
             experiment,
