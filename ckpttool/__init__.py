@@ -73,7 +73,7 @@ __all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list 
 if not TYPE_CHECKING:
 
     class _Library(type(sys)):  # `types` of the standard library would cost a module
-        """The package itself, in which importing a folder with the name of a function does not replace the function."""
+        """The package itself. Importing a folder with the name of a function does not replace the function."""
 
         def __setattr__(self, name: str, value: object) -> None:
             if not (name in __all__ and isinstance(value, type(sys))):
@@ -106,7 +106,7 @@ def _module(name: str) -> ModuleType:
 
 
 def imported(name: str, places: dict[str, str], package: str) -> object:
-    """Import a name on first use (PEP 562), by a table of modules and their names.
+    """Import a name on first use (PEP 562), and return it. `places` maps modules to their names.
 
     Raises:
         AttributeError: There is no such name.
@@ -120,7 +120,7 @@ def imported(name: str, places: dict[str, str], package: str) -> object:
 
 
 def document_of(answer: object) -> dict[str, object]:
-    """Make the document of an answer for `to_dict`, because rendering is a layer above the answers."""
+    """Return the document of an answer, for `to_dict`. Rendering is a layer above the answers."""
     document: dict[str, object] = _module("ckpttool.core.render.answers").as_read(answer)
     return document
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 COLLECTIONS = (100_000, 50, 100)
-"""High garbage-collector thresholds, because a start allocates fewer objects than the first, and none is garbage."""
+"""High garbage-collector thresholds. A start allocates fewer objects than the first, and none is garbage."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The features, by folder. Each new feature adds a line here, for the program and the library."""
+"""The list of features, by folder. Each new feature adds a line here, for the program and the library."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ FEATURES = (
     "report",
     "watch",
 )
-"""Each feature defines `FEATURE` in its `__init__.py`: its extensions of the core."""
+"""Names of the features. Each defines `FEATURE`, its extensions of the core, in its `__init__.py`."""

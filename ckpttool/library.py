@@ -287,7 +287,7 @@ def inspect(
     layout: str | None = None,
     **unknown: NoReturn,
 ) -> Contents:
-    """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
+    """Show the tensors and scalars of a shard or a checkpoint, the program that wrote it, and its checksums.
 
     A damaged file is shown as far as it can be read.
 
@@ -1034,7 +1034,7 @@ def report(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
-        form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
+        form: `html` for a self-contained page, or `markdown` for less than 60,000 characters.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.

@@ -1,4 +1,4 @@
-"""The contents of a shard or a checkpoint."""
+"""Output for the contents of a shard or a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAME_CHARS = 500
 
 
 def document(answer: Contents) -> Document:
-    """`ckpttool/contents/1`: the answer of `inspect`, with every requested tensor, regardless of a table's rows."""
+    """Return the document of `ckpttool/contents/1`, with every requested tensor, regardless of a table's rows."""
     return {
         "schema": "ckpttool/contents/1",
         "root": answer.inventory.root,
@@ -92,12 +92,12 @@ def _stats(stats: ElementStats) -> Document:
 
 
 def number(value: Value | None) -> Value | None:
-    """Return a value for JSON: non-finite numbers become text."""
+    """Return a value for JSON. Non-finite numbers become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(answer: Contents) -> RenderableType:
-    """Show the tensors, then the scalars, then the problems."""
+    """Return a table of the tensors, then the scalars, then the problems."""
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
@@ -140,7 +140,7 @@ _SUMS = {"crc32-records": "a CRC32 of each record"}
 
 
 def _about(answer: Contents) -> tuple[str, str]:
-    """Describe the path of the shard or checkpoint, the writer, and the checksums."""
+    """Describe the path of the shard or checkpoint, the program that wrote it, and the checksums."""
     where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
     formats = Counter(row.format.value for row in answer.files if row.format is not None)
     producers = Counter(row.producer for row in answer.files if row.producer is not None)
@@ -186,7 +186,7 @@ _WITH_STATS = (
     *(("DTYPE", 7), ("SHAPE", 8)),
     *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
 )
-"""Headers, and the priority of each if space is short."""
+"""Column headers, and the priority of each if space is short."""
 
 
 def named(name: str) -> str:
@@ -195,7 +195,7 @@ def named(name: str) -> str:
 
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
-    """Name the ranks that have the tensor, and the ranks on which it differs from the majority."""
+    """Describe the ranks that have the tensor, and the ranks on which it differs from the majority."""
     if not row.ranks:
         placement = "shared"
     elif row.ranks == tuple(ranks):
@@ -214,7 +214,7 @@ def _places(ranks: Sequence[Rank], *, noun: bool = False) -> str:
 
 
 def dims(shape: Shape) -> str:
-    """Encode a shape: `8×4`; a scalar has none."""
+    """Encode a shape as in `8×4`. A scalar has no dimensions."""
     return "×".join(map(str, shape)) if shape else "–"
 
 
@@ -256,5 +256,5 @@ def _scalars(answer: Contents) -> list[RenderableType]:
 
 
 def value_text(value: Value) -> str:
-    """Format a scalar for people, completely."""
+    """Format a scalar for people, without truncation."""
     return shown(str(value))

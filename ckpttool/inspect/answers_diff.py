@@ -1,4 +1,4 @@
-"""Differences between two shards or two checkpoints."""
+"""Output for the differences between two shards or two checkpoints."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_SCALARS = 16
 _ODD = 10.0
 """Multiple of the median above which a change is shown in yellow."""
 _DIGITS = 6
-"""Digits of a displayed distance, because further digits of a sum in F64 differ between machines."""
+"""Number of digits of a displayed distance, because further digits of a sum in F64 differ between machines."""
 
 _Held = Sequence[tuple[str, Shape, tuple[Rank, ...]]]
 
 
 def document(answer: Difference) -> Document:
-    """`ckpttool/difference/1`: the answer of `diff`, with every differing tensor, regardless of a table's rows."""
+    """Return the document of `ckpttool/difference/1`, with every differing tensor, regardless of a table's rows."""
     return {
         "schema": "ckpttool/difference/1",
         "level": answer.level.word,
@@ -91,7 +91,7 @@ def _rounded(value: float | None) -> Document:
 
 
 def table(answer: Difference) -> RenderableType:
-    """Show the differences, the most unusual first, then the scalars, then the problems."""
+    """Return a table of the differences, the most unusual first, then the scalars, then the problems."""
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
@@ -149,7 +149,7 @@ def _side(side: Contents) -> str:
 
 
 def _notes(answer: Difference) -> Iterator[str]:
-    """Describe the equal and moved tensors of each kind, and anything unusual."""
+    """Yield descriptions of the equal and moved tensors of each kind, and of anything unusual."""
     if answer.level is Level.STRUCTURE and answer.tensors:
         yield f"{counted(answer.same, 'tensor')} the same in type and shape; --level numerics compares values"
     elif answer.level is Level.STRUCTURE:
@@ -172,7 +172,7 @@ def _notes(answer: Difference) -> Iterator[str]:
 
 
 def _apart(answer: Difference) -> Iterator[str]:
-    """Report tensors that could not be compared, and differences between the files other than tensors."""
+    """Yield descriptions of tensors that could not be compared, and of other differences between the files."""
     if answer.uncompared:
         tensors = counted(answer.uncompared, "tensor")
         yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side only"

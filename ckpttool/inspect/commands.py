@@ -1,4 +1,4 @@
-"""`ckpttool inspect`."""
+"""The command `ckpttool inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool diff`."""
+"""The command `ckpttool diff`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the distance between two tensors in pieces, with only one piece of each in memory."""
+"""Distance between two tensors, computed in pieces, with only one piece of each in memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ _BYTES_APART = 1 << 16
 
 
 class Comparison:
-    """Compares tensors of two files with the same memory."""
+    """Comparison of the tensors of two files, with reused memory."""
 
     def __init__(
         self, a: ByteSource, b: ByteSource, *, numerics: bool, passed: Callable[[int], None] | None = None
     ) -> None:
-        """Store the open files, whether values or only bits are compared, and a callback for the bytes read."""
+        """Store the open files, whether to compare values or only bits, and a callback for the bytes read."""
         self._passed = passed
         self._sources = a, b
         self._buffers = memoryview(bytearray(BLOCK_BYTES)), memoryview(bytearray(BLOCK_BYTES))
         self._numerics = numerics
 
     def distance(self, a: TensorEntry, b: TensorEntry) -> Distance | None:
-        """Compare two tensors; None if shapes differ, types differ and are not numeric, or a tensor is scattered.
+        """Compare two tensors.
+
+        Return None if shapes differ, types differ and are not numeric, or a tensor is scattered.
 
         Raises:
             OSError: The disk could not be read, or a file was truncated while it was read.
@@ -70,7 +72,6 @@ class _Apart:
         self._found = self._lost = 0
 
     def add(self, ours: Any, theirs: Any) -> None:  # noqa: ANN401  arrays of F64; None: the same once more
-        """Add the next piece of both tensors."""
         np: Any = numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(ours)
@@ -94,7 +95,6 @@ class _Apart:
             self._largest = max(self._largest, float(np.abs(change).max(initial=0.0)))
 
     def distance(self, name: str, *, equal: bool) -> Distance:
-        """Return the distance from all pieces."""
         return Distance(
             name=name,
             equal=equal,

@@ -13,20 +13,20 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """The distance of one tensor's elements between two files. Picklable."""
+    """The distance of one tensor's elements between two files. It can be pickled."""
 
     name: str
     equal: bool
     """Whether the elements are equal bit for bit."""
     squares: float | None = None
-    """Sum of the squares of A's elements; None, as all below, if only bits were compared.
+    """Sum of the squares of A's elements. None if only bits were compared. The fields below are then 0.
 
     Elements that are not finite in both files count only in `lost` and `found`.
     """
     other: float = 0.0
     """Sum of the squares of B's elements."""
     dot: float = 0.0
-    """Sum of the products."""
+    """Sum of the products of A's and B's elements."""
     moved: float = 0.0
     """Sum of the squares of the differences."""
     largest: float = 0.0
@@ -42,17 +42,17 @@ class Movement:
     """The distance that a tensor moved, over all files that contain a part of it."""
 
     relative: float | None
-    """L2 norm of the change divided by the norm of A; None if A is all zero, or not numeric."""
+    """L2 norm of the change divided by the norm of A, or None if A is all zero or not numeric."""
     cosine: float | None
-    """Cosine of the angle between A and B; None if one is all zero."""
+    """Cosine of the angle between A and B, or None if one of them is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
-    """Rank with the largest change; None if all ranks share the file."""
+    """Rank with the largest change, or None if all ranks share the file."""
     nonfinite: tuple[int, int]
     """Numbers of NaN and infinities in A and in B."""
     times_median: float | None
-    """`relative` divided by the median of all tensors of its kind that moved; None if too few moved."""
+    """`relative` divided by the median of all moved tensors of its kind, or None if too few moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,14 @@ class TensorChange:
 
     name: str
     kind: str
-    """`weights`, or the state of an optimizer, according to its name."""
+    """`weights`, or the state of an optimizer, derived from its name."""
     what: tuple[str, ...]
-    """`added`, `gone`; `dtype`, `shape`, `ranks`, `values`."""
+    """Words for the kinds of change: `added`, `gone`, `dtype`, `shape`, `ranks`, `values`."""
     before: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
     """Types and shapes in A, and the ranks that have them."""
     after: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
     movement: Movement | None = None
-    """How far the values moved; None if values were not compared, or are not numeric."""
+    """Distance that the values moved, or None if values were not compared or are not numeric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Group:
     """Number of tensors that are equal bit for bit."""
     moved: int
     median: float | None
-    """Median of their relative L2 distances; None if no tensor moved, or only bits were compared."""
+    """Median of their relative L2 distances, or None if no tensor moved or only bits were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ScalarChange:
 
     name: str
     before: Value | None
-    """Value in A; None if A lacks the scalar."""
+    """Value in A, or None if A lacks the scalar."""
     after: Value | None
 
 
@@ -105,9 +105,9 @@ class Difference(Answered):
     tensors: tuple[TensorChange, ...]
     """Differing tensors, the most unusual first."""
     same: int
-    """Tensors without any difference, on all ranks that have them."""
+    """Number of tensors without any difference, on all ranks that have them."""
     uncompared: int
-    """Tensors whose values could not be compared as requested, on at least one rank."""
+    """Number of tensors whose values could not be compared as requested, on at least one rank."""
     groups: tuple[Group, ...]
     scalars: tuple[ScalarChange, ...]
     findings: tuple[Finding, ...]
@@ -115,11 +115,14 @@ class Difference(Answered):
     differing_is_damage: bool = False
     """Whether differing and uncompared tensors change the exit code."""
     most_rows: int | None = None
-    """Maximum number of rows of a table for people; None for all."""
+    """Maximum number of rows of a table for people, or None for all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code 0 even if tensors differ; not 0 for damage or, on request, for differing or uncompared tensors."""
+        """Exit code for damage or, on request, for differing or uncompared tensors.
+
+        Otherwise 0, even if tensors differ.
+        """
         codes = [of_findings(self.findings)]
         if self.differing_is_damage and self.tensors:
             codes.append(ExitCode.DAMAGE)

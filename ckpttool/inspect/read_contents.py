@@ -1,4 +1,4 @@
-"""The contents of a shard, from the header as a check reads it, with findings and declarations."""
+"""The contents of a shard, taken from its header, with findings and declarations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_shard(
     Args:
         task: The shard.
         source: The open file.
-        patterns: Tensors whose statistics are requested; empty for all.
+        patterns: Tensors whose statistics are requested. Empty for all.
         stats: Whether statistics are requested.
         passed: Called after each piece of the data with its size in bytes.
 
@@ -91,14 +91,14 @@ class ShardDistances:
 
 
 class Counterparts(NamedTuple):
-    """The place of each tensor of one side's files on the other side. Picklable."""
+    """The place of each tensor of one side's files on the other side. It can be pickled."""
 
     tasks: Mapping[str, CheckTask]
     """The other side's files, by path."""
     by_file: Mapping[str, str]
-    """The counterpart of each file by path, if that is a single file."""
+    """Path of each file's counterpart by the file's path, if the counterpart is a single file."""
     by_tensor: Mapping[tuple[Rank | None, str], str]
-    """Otherwise, the file that contains a tensor of a rank."""
+    """Path of the file that contains a tensor, by rank and name, if the counterpart is several files."""
 
 
 def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
@@ -116,8 +116,8 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         counterparts: The places of the same tensors on the other side.
-        patterns: The requested tensors; empty for all.
-        numerics: Whether values are compared, or only bits.
+        patterns: The requested tensors. Empty for all.
+        numerics: Whether to compare values, or only bits.
         passed: Called after each piece with its number of bytes on both sides.
 
     Raises:
@@ -196,9 +196,9 @@ _MOST_KEPT = 64
 
 
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
-    """Return the tensors; ranks with equal tensors share one copy, so that thousands of ranks fit into memory.
+    """Return the tensors. Ranks with equal tensors share one copy, so that thousands of ranks fit into memory.
 
-    The offsets may therefore be those in another rank's file; to read the tensors, reopen the rank's own file.
+    The offsets may therefore be those in another rank's file. To read the tensors, reopen the rank's own file.
     """
     shared = _KEPT.get(schema, ())
     if len(shared) == len(entries) and all(
@@ -230,7 +230,7 @@ def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Open
 
 
 def _producer(format_: FormatName, metadata: dict[str, str]) -> str | None:
-    """Return the writer of a file, if its bytes show it."""
+    """Return the program that wrote a file, if its bytes show it."""
     if format_ is FormatName.MINDSPORE_CKPT:
         return "MindSpore"
     return {"ms": "MindSpore", "pt": "PyTorch", "np": "NumPy", "tf": "TensorFlow"}.get(metadata.get("format", ""))

@@ -1,4 +1,4 @@
-"""Combine the contents of a checkpoint's shards into one row per tensor, and the disagreements between ranks."""
+"""Combination of the contents of a checkpoint's shards into one row per tensor, with disagreements between ranks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _STATE = frozenset(
 )
 WEIGHTS = "weights"
 _SHARED = Rank(-1)
-"""Replaces the rank of a file that all ranks share."""
+"""Placeholder rank for a file that all ranks share."""
 
 
 def kind_of(name: str) -> str:
-    """Determine a tensor's kind from its name: `weights`, or the state of an optimizer.
+    """Return a tensor's kind, derived from its name: `weights`, or the state of an optimizer.
 
-    The function looks for the names that optimizers give their states, which every trainer puts between dots.
+    The names of optimizer states are searched for between dots, where every trainer puts them.
     """
     parts = re.split(r"[./]", whole_name(name))
     moment = next((part for part in parts if part in _MOMENTS), None)
@@ -61,13 +61,13 @@ _PART = re.compile(r" \(part [0-9]{1,9} of [0-9]{1,9}\)$")
 
 
 def as_counted(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the key that sorts names in natural order: `layers.2` before `layers.10`."""
+    """Return a key that sorts names in natural order: `layers.2` before `layers.10`."""
     parts = re.split(r"([0-9]{1,18})", name)
     return tuple((0, int(part), "") if at % 2 else (1, 0, part) for at, part in enumerate(parts))
 
 
 class Gathering:
-    """Collects the contents of shards, in any order, and keeps only the data for the rows."""
+    """Collector of the contents of shards, in any order. It stores only the data for the rows."""
 
     def __init__(self, patterns: Sequence[str] = (), seals: Mapping[str, ShardSeal] | None = None) -> None:
         """Store the requested tensors, and the manifest's records of the files, by path."""
@@ -76,7 +76,7 @@ class Gathering:
         self._files: list[FileRow] = []
         self._values: list[tuple[Rank, str, tuple[tuple[str, Value], ...]]] = []
         self._entries: dict[str, tuple[TensorEntry, ...]] = {}
-        """Rows by schema; ranks with the same schema share the rows."""
+        """Rows by schema. Ranks with the same schema share the rows."""
         self._holders: dict[str, list[Rank]] = defaultdict(list)
         self._stats: dict[str, ElementStats] = {}
 
@@ -189,7 +189,7 @@ def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:
 
 
 def _bytes_of(entry: TensorEntry) -> int:
-    """Count a tensor's bytes, even if the file does not show where the bytes are."""
+    """Return a tensor's size in bytes, even if the file does not show where the bytes are."""
     return entry.nbytes if entry.dtype in _UNCOUNTED else elements_in(entry.shape) * entry.dtype.bits // 8
 
 

@@ -22,10 +22,10 @@ _Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
 
 
 class Distances:
-    """Adds up the distances between files as fractions, so that the order of the files does not matter."""
+    """Sums of the distances between files, as fractions, so that the order of the files does not matter."""
 
     def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
-        """Start empty; skip tensors that are reported as scalars."""
+        """Start with empty sums. Tensors in `scalars` are skipped, because they are reported as scalars."""
         self._scalars = scalars
         self._sums: dict[str, list[Fraction]] = {}
         self._largest: dict[str, tuple[float, int]] = {}
@@ -83,7 +83,7 @@ class Distances:
         return {kind: median(ratios) for kind, ratios in by_kind.items() if len(ratios) >= FEWEST}
 
     def groups(self) -> tuple[Group, ...]:
-        """Count equal and moved tensors, by kind."""
+        """Return the numbers of equal and moved tensors, by kind."""
         medians = self.medians()
         kinds: dict[str, list[bool]] = defaultdict(list)
         for name, equal in self.equal.items():
@@ -121,7 +121,7 @@ def compared(
 
     Args:
         a: The contents of one side.
-        b: The contents of the other.
+        b: The contents of the other side.
         level: Whether bits or numbers were compared as well.
         distances: The distances of the tensors that could be compared.
         findings: The problems of either side.
@@ -170,7 +170,7 @@ def compared(
 
 
 def reported_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
-    """Return the one-element tensors that were read on both sides, which are reported by their values."""
+    """Return the one-element tensors that were read on both sides. They are reported by their values."""
     return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 
 

@@ -1,4 +1,4 @@
-"""Inspect the contents of a shard or a checkpoint without the trainer that wrote it."""
+"""Functions that show the contents of a shard or a checkpoint without the trainer that wrote it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
-"""Seconds, per shard or per GiB of a shard, after which a read counts as hung."""
+"""Seconds per shard, or per GiB of a shard, after which a read counts as hung."""
 
 
 class Side(NamedTuple):
@@ -45,9 +45,9 @@ class Side(NamedTuple):
 
     tree: Tree
     checkpoint: Checkpoint
-    """The checkpoint, with only that shard if a file was selected."""
+    """The checkpoint. If a file was selected, it has only that shard."""
     file: str | None
-    """The path of the selected file; None for a checkpoint."""
+    """The path of the selected file, or None for a checkpoint."""
 
 
 def inspect(  # noqa: PLR0913  what may be asked, by keyword
@@ -59,16 +59,16 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
     stats: bool = False,
     layout: str | None = None,
 ) -> Contents:
-    """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
+    """Show the tensors and scalars of a shard or a checkpoint, the program that wrote it, and its checksums.
 
     A damaged file is shown as far as it can be read.
 
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
-            the name of a checkpoint in `tree`; None for that tree.
-        tree: The tree for names; None for `DEFAULT_DIR`, else a tree in or around the current folder.
+            the name of a checkpoint in `tree`. None for that tree.
+        tree: The tree for names. None for `DEFAULT_DIR`, else a tree in or around the current folder.
         checkpoint: A checkpoint of that tree.
-        tensors: Names or shell patterns; empty for all.
+        tensors: Names or shell patterns. Empty for all.
         stats: Also compute statistics of the tensors' data: norms, extremes, zeros, NaN.
         layout: Search only for this layout.
 
@@ -86,7 +86,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def none_called(tensors: Sequence[str], count: int) -> UsageError:
-    """Report that no tensor has any of these names."""
+    """Return an error that no tensor has any of these names."""
     patterns = " or ".join(map(repr, tensors))
     tried = any(character in tensor for tensor in tensors for character in "*?[")
     more = "omit --tensor to show all" if tried else "a pattern such as '*norm*' finds more"
@@ -118,7 +118,7 @@ def side_of(
     """Resolve an argument of a command line.
 
     Args:
-        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None for that tree.
+        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`. None for that tree.
         checkpoint: A checkpoint of that tree.
         layout: Search only for this layout.
         tree: The tree for names.
@@ -164,7 +164,7 @@ def _of_name(name: str, tree: str | None, layout: str | None) -> Side:
 
 
 def _here(question: TreeQuestion) -> Tree:
-    """Return a tree whose shards can be opened.
+    """Return a tree whose shards can be opened on this machine.
 
     Raises:
         IncompleteError: The shards are on other machines.
@@ -197,7 +197,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Find a file's checkpoint, which shows its rank and its seal; if no checkpoint has it, use only the file."""
+    """Return a file with its checkpoint, which shows its rank and its seal. Without a checkpoint, use only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)
@@ -216,11 +216,11 @@ def _of_file(path: str, layout: str | None) -> Side:
 def opened(
     side: Side, *, tensors: Sequence[str] = (), stats: bool = False, is_all: bool = True
 ) -> Iterator[Observation]:
-    """Open every shard of a side, and return the contents in any order.
+    """Open every shard of a side, and yield the contents in any order.
 
     Args:
         side: The side with the shards.
-        tensors: Names or shell patterns; empty for all.
+        tensors: Names or shell patterns. Empty for all.
         stats: Also read the tensors' data.
         is_all: Whether the shards are read only this once, so that each is finished afterwards.
     """
@@ -233,14 +233,14 @@ def opened(
 
 
 def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
-    """Return one task per shard, whose cost counts this many files of the shard's size."""
+    """Return one task per shard. Its cost is `copies` times the shard's size."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
     return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]
 
 
 def _seals(side: Side) -> Mapping[str, ShardSeal]:
-    """Return the records of a manifest; `verify` reports an invalid one."""
+    """Return the records of a manifest. An invalid manifest is reported by `verify`."""
     place = side.tree.seal_place(side.checkpoint)
     if place is None or (place.is_apart and not is_there(side.tree.storage, OWN_FOLDER)):
         return {}

@@ -1,4 +1,4 @@
-"""Compare two shards, or two checkpoints from one tree or two."""
+"""Comparison of two shards, or of two checkpoints from one tree or two."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         tree: The tree for names.
         checkpoint: A checkpoint of both trees.
         level: STRUCTURE compares headers, CHECKSUM every bit of the tensors, NUMERICS every element.
-        tensors: Names or shell patterns; empty for all.
+        tensors: Names or shell patterns. Empty for all.
         layout: Search only for this layout.
 
     Raises:
@@ -80,7 +80,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def _comparable(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
-    """Return both sides in comparable form; the ranks of two single files do not matter.
+    """Return both sides in comparable form. The ranks of two single files are ignored.
 
     Raises:
         UsageError: One side is one file of several, and the other a checkpoint.
@@ -101,7 +101,7 @@ def _without_rank(side: Side) -> Side:
 
 
 def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Add to each finding the tree with the problem."""
+    """Add to each finding the tree that has the problem."""
     root = side.tree.inventory.root
     for finding in findings:
         is_foreign = finding.path is not None and root not in {peer.tree.inventory.root, "."}
@@ -109,7 +109,7 @@ def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Fin
 
 
 def _shard_key(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
-    """Return the key that pairs the files of two sides; a single file is compared with any other."""
+    """Return the key that pairs the files of two sides. A single file is compared with any other."""
     return (None, ShardRole.FULL) if side.file is not None else (shard_rank, role)
 
 

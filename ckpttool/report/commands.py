@@ -1,4 +1,4 @@
-"""`ckpttool report`."""
+"""The command `ckpttool report`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PageOptions:
 
     @property
     def page_form(self) -> PageForm:
-        """The output format: as requested, else by the file's name."""
+        """The output format as requested, else according to the file's name."""
         is_markdown = self.output.lower().endswith((".md", ".markdown"))
         return self.form or (PageForm.MARKDOWN if is_markdown else PageForm.HTML)
 
@@ -86,7 +86,7 @@ def report(
 
 
 def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
-    """Reject a file that ckpttool did not write as the target, before the tree is read.
+    """Raise an error if the target is a file that ckpttool did not write, before the tree is read.
 
     Raises:
         UsageError: The target is in the tree, its folder does not exist, or something else has that path; or two
@@ -110,7 +110,7 @@ _PAGES = {
     ),
     "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
 }
-"""The beginning of a page written by ckpttool."""
+"""Patterns for the beginning of a page written by ckpttool."""
 
 _STDOUT = "-"
 """The path for standard output."""

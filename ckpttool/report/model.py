@@ -37,7 +37,7 @@ class ReportQuestion:
         int | None,
         Option("--keep-last", "Also show what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
     ] = None
-    """Number of newest good checkpoints that a prune would keep; None if no prune is planned."""
+    """Number of newest good checkpoints that a prune would keep, or None if no prune is planned."""
     strict: Annotated[
         bool, Option("--strict", "Exit with 10 if a newer checkpoint was skipped.", "Which checkpoint")
     ] = False
@@ -46,17 +46,17 @@ class ReportQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One quantity that a log shows, over the steps."""
+    """One quantity of a log over the steps."""
 
     title: str
     unit: str
-    """Display name of its unit."""
+    """Display name of the unit."""
     points: tuple[tuple[Step, float], ...]
-    """Ascending by step; a value may be NaN or infinite."""
+    """Pairs of step and value, in ascending order of steps. A value may be NaN or infinite."""
     threshold: float | None = None
-    """Values at or above this threshold are too high; None if unknown."""
+    """Values at or above this threshold are too high. None if unknown."""
     shows_spikes: bool = False
-    """Whether the spikes of the report are of this quantity."""
+    """Whether the report's spikes are spikes of this quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,31 +65,31 @@ class TreeReport:
 
     resolution: Resolution
     loaded_from: str | None
-    """The loaded checkpoint's absolute path; None if nothing is loaded, or only the path in the answer is known."""
+    """The loaded checkpoint's absolute path, or None if nothing is loaded or only the path in the answer is known."""
     layout: str
     """Name of the layout for `--layout`."""
     trainer: str | None
-    """Display name of the tree's trainer; None for a single file."""
+    """Display name of the tree's trainer, or None for a single file."""
     verification: Verification
     """Verdicts on all checkpoints."""
     health: HealthAnswer
     curves: tuple[Curve, ...]
-    """The curves in the logs; empty without a log."""
+    """The curves in the logs. Empty without a log."""
     spikes: tuple[HealthEvent, ...]
-    """Steps whose global norm was a spike, ascending."""
+    """Steps whose global norm was a spike, in ascending order."""
     notes: tuple[LogNote, ...]
     """Points at which training stopped or resumed."""
     pruning: Pruning | None
-    """The plan of a prune; None if not requested, or there is no answer."""
+    """The plan of a prune, or None if it was not requested or there is no answer."""
     why_not_pruned: str | None
     """Why no prune plan exists, if requested."""
     free_bytes: ByteCount | None
-    """Free space on the disk; None if unknown."""
+    """Free space on the disk in bytes, or None if unknown."""
     settings: tuple[tuple[str, str], ...]
     """The requested settings, by name."""
     resolved_from: str | None
-    """Display name of the path used instead of the requested one."""
+    """Display name of the path that was used instead of the requested one."""
     made: float
-    """Seconds since 1970."""
+    """Time of the report, in seconds since 1970."""
     seconds: float
     """Duration of the check, in seconds."""

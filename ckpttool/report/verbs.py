@@ -1,4 +1,4 @@
-"""Collect everything known about a tree, and write it as one page."""
+"""Functions that collect everything known about a tree, and write it as one page."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.plan import Simulation
 
 _DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
-"""The fields read from a log."""
+"""The fields to read from a log."""
 
 
 def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:
     """Write a report page with everything known about a tree, for a file, a notebook or a comment.
 
     Args:
-        question: The subject; or only the tree's path.
-        form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
+        question: The subject, or only the tree's path.
+        form: `html` for a self-contained page, or `markdown` for less than 60,000 characters.
 
     Raises:
         CkptToolError: As for `resolve`.
@@ -54,7 +54,7 @@ def report(question: ReportQuestion | Where = None, *, form: PageForm | str = Pa
 
 
 def page(answer: TreeReport, form: PageForm) -> str:
-    """Write the collected facts."""
+    """Return the collected facts as a page."""
     if form is PageForm.MARKDOWN:
         from ckpttool.report.page.markdown import markdown
 
@@ -67,14 +67,16 @@ def page(answer: TreeReport, form: PageForm) -> str:
 def survey(
     question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
 ) -> TreeReport:
-    """Verify a tree at the requested level, and collect its logs, its prune plan and the free space. Changes nothing.
+    """Verify a tree at the requested level, and collect its logs, its prune plan and the free space.
+
+    Nothing is changed.
 
     Args:
-        question: The subject; or only the tree's path.
+        question: The subject, or only the tree's path.
         own: Returns the trainer's own choice.
 
     Raises:
-        UsageError: A log is to be read from this process's own input, which can be read only once.
+        UsageError: A log would be read from this process's own stdin, which can be read only once.
         CkptToolError: As for `resolve`.
     """
     if not isinstance(question, ReportQuestion):
@@ -135,7 +137,7 @@ def _loaded_from(answer: Answer) -> str | None:
 
 
 def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:
-    """Return the settings beyond the tree: those that affect the answer."""
+    """Yield the settings besides the tree that affect the answer."""
     usual, choice = ResumeQuestion(), question.choice
     asked_for = []
     for name in ("name", "prefix", "before", "allow_renames", "allow_weights_only", "require_health", "ignore_health"):
@@ -181,7 +183,7 @@ def _spikes(log: TrainingLog, threshold: float | None) -> Iterator[HealthEvent]:
 
 
 def _pruning(question: ReportQuestion) -> tuple[Pruning | None, str | None]:
-    """Return the plan of a prune; an error does not stop the report."""
+    """Return the plan of a prune, or why there is no plan. An error does not stop the report."""
     if question.keep_last is None:
         return None, None
     policy = RetentionPolicy(keep_last=question.keep_last, prefix=question.choice.prefix)

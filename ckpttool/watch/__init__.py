@@ -1,7 +1,7 @@
 """Verify, seal and report checkpoints as they are saved.
 
-For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It starts in `verbs.py`; `rules.py` decides on reports
-and actions.
+Use `ckpttool watch` or `ckpttool.types.Watch` during a long training run. It starts in `verbs.py`, and `rules.py`
+decides on reports and actions.
 """
 
 from __future__ import annotations

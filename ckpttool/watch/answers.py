@@ -1,4 +1,4 @@
-"""The events of a watch, as they occur."""
+"""Output for the events of a watch, as they occur."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAID = {  # for other events the finding shows it, with the save's name
 
 
 def document(answer: WatchEvent) -> Document:
-    """`ckpttool/event/1`: one event in a watched tree."""
+    """Return the document of `ckpttool/event/1`: one event in a watched tree."""
     return {
         "schema": "ckpttool/event/1",
         "id": answer.id,
@@ -43,7 +43,7 @@ def document(answer: WatchEvent) -> Document:
 
 
 def one_line(answer: WatchEvent) -> str:
-    """Encode the document in one line of ASCII: scripts read line by line."""
+    """Encode the document in one line of ASCII, for scripts that read line by line."""
     return json.dumps(document(answer), allow_nan=False)
 
 
@@ -63,5 +63,5 @@ def text(answer: WatchEvent) -> str:
 
 
 def table(answer: WatchEvent) -> RenderableType:
-    """Show the event as the watch prints it."""
+    """Return the event as the watch prints it."""
     return line(text(answer))

@@ -1,4 +1,4 @@
-"""`ckpttool watch`."""
+"""The command `ckpttool watch`."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class KeepOptions:
     ] = None
 
     def question(self, tree: TreeQuestion) -> PartQuestion | None:
-        """Return the question for the library.
+        """Return the question about the part for the library, or None if no part is written.
 
         Raises:
             UsageError: An option describes a part, but no part is written.
@@ -284,10 +284,10 @@ def watch(
 
 @contextmanager
 def _ended_by_signals(watching: Watch) -> Iterator[None]:
-    """Stop cleanly on a signal; a second Ctrl-C does not wait for a hook.
+    """Stop cleanly on a signal. A second Ctrl-C does not wait for a hook.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; reported events are saved by then.
+        KeyboardInterrupt: Ctrl-C was pressed. Reported events are already saved.
     """
     pressed: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Run a user's command on an event: without a shell, with names only in the environment."""
+"""Execution of a user's command on an event, without a shell, and with names only in the environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOOK_SECONDS = 60.0
 
 
 def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
-    """Run a hook, and return the error in words that follow the hook's name; None on success.
+    """Run a hook, and return the error as text that follows the hook's name, or None on success.
 
     The hook runs in a separate process group, so that Ctrl-C at the terminal does not stop it. Its output goes to
-    stderr: stdout is reserved for the result.
+    stderr, because stdout is reserved for the result.
 
     Args:
         command: The command, as `execvp` takes it.
-        event: The event, which the hook gets on stdin as one line of JSON; names never become part of the command.
+        event: The event, which the hook gets on stdin as one line of JSON. Names never become part of the command.
         environment: Environment of the hook.
     """
     variables = {

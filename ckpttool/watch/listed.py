@@ -1,4 +1,4 @@
-"""A tree with known folder listings; the times of a folder show whether a name in it changed."""
+"""A storage that remembers the listings of folders. The times of a folder show whether a name in it changed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import Entry, Kind, PassedOn, Storage
 
 Moved = tuple[int, int, int]
-"""Times of the last change of content and state of a folder or file, and its identity."""
+"""Modification time, status-change time, and identity of a folder or file."""
 
 SECOND = 10**9
 TICK = SECOND // 50
-"""Nanoseconds, as a kernel takes a file's times from a clock that ticks a hundred times per second."""
+"""Resolution of file times in nanoseconds. A kernel takes them from a clock with a hundred ticks per second."""
 
 
 class ListedStorage(PassedOn):
     """A local storage that lists a folder again only if its times changed."""
 
     def __init__(self, storage: Storage) -> None:
-        """Store the tree; nothing has been listed yet."""
+        """Store the tree, of which nothing has been listed yet."""
         super().__init__(storage)
         self.unfinished: set[str] = set()
         """Paths of files that may be written under a temporary name first, judged by their names."""
@@ -29,11 +29,11 @@ class ListedStorage(PassedOn):
         self._records: dict[str, Moved | None] = {}
 
     def forget(self) -> None:
-        """Forget all listings: the next scan lists everything."""
+        """Forget all listings, so that the next scan lists everything."""
         self.unfinished, self._times, self._records = set(), {}, {}
 
     def moved(self) -> bool:
-        """Return whether an entry of a listed folder was added, removed or changed, or a record in the root written.
+        """Return whether an entry of a listed folder was added, removed or changed, or a root record was written.
 
         A file that is written in place does not change the times of its folder.
         """
@@ -70,7 +70,7 @@ class ListedStorage(PassedOn):
 
 
 def _is_unfinished(name: str) -> bool:
-    """Return whether a name is temporary: `a.ckpt.tmp`, `.a.ckpt.Xk3f`, `a.part`."""
+    """Return whether a name is temporary, such as `a.ckpt.tmp`, `.a.ckpt.Xk3f` or `a.part`."""
     return name.startswith(".") or "tmp" in name or name.endswith(".part")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _NOT_JUDGED = ("saving", "incomplete", "unread")
-"""The label for a save without a verdict."""
+"""The labels of a save without a verdict."""
 
 
 class Measured(Protocol):
@@ -27,14 +27,14 @@ class Measured(Protocol):
     question: WatchQuestion
     known: Watched
     told: Counter[EventKind]
-    """Number of events since the watch began; the next two values also count from there."""
+    """Number of events since the watch began, by kind. The next two values count from the same time."""
     hook_failures: int
     verified_bytes: int
     polled_at: float | None
-    """Seconds since 1970; None if there was no such event yet."""
+    """Time of the last poll in seconds since 1970, or None if there was no poll yet."""
     free_bytes: ByteCount | None
     norm: float | None
-    """Embedding local norm (sum of squares) at the last judged save; None if no log has it."""
+    """Embedding local norm (sum of squares) at the last judged save, or None if no log has it."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
     """Serve a watch's metrics while the context is open, and yield a function that writes the metrics.
 
     Args:
-        watch: The watch, whose question names the destination of the metrics.
+        watch: The watch. Its question contains the destination of the metrics.
 
     Raises:
         UsageError: prometheus-client is not installed, or the address cannot be used.
@@ -84,7 +84,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
 
 
 def _metrics(watch: Measured) -> Iterator[Metric]:
-    """Yield the known values. Unknown values are left out, because no number represents them."""
+    """Yield the known values. Unknown values are omitted, because no number represents them."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     watched = watch.known

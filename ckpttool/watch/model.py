@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 class SaveState(str, Enum):
-    """The state of a save; a deleted save has no state."""
+    """The state of a save. A deleted save has no state."""
 
     SAVING = "saving"
     COMPLETE = "complete"
-    """All files exist, and are no longer changing."""
+    """All files exist, and none is changing any more."""
     GOOD = "good"
     BAD = "bad"
-    """Reported as not good, for any reason."""
+    """The save was reported as not good, for any reason."""
 
 
 class EventKind(str, Enum):
-    """The kind of an event. Scripts may rely on the words: new ones are added, none are renamed."""
+    """The kind of an event. Scripts may rely on the values: new ones are added, none are renamed."""
 
     GOOD = "good"
     BAD = "bad"
     UNREADABLE = "unreadable"
-    """The save could not be read to the end within the patience, so it is unknown but not known to be damaged."""
+    """The save could not be read to the end within the patience. It is unknown, but not known to be damaged."""
     HEALTH_UNKNOWN = "health-unknown"
-    """Intact, but within the patience no log has a value to compare with the threshold."""
+    """The save is intact, but within the patience no log has a value to compare with the threshold."""
     READ_AGAIN = "read-again"
-    """Still good, some time after it was written."""
+    """The save is still good, some time after it was written."""
     SAVE_INCOMPLETE = "save-incomplete"
     SAVE_OVERDUE = "save-overdue"
     CHECKSUM_MISMATCH = "checksum-mismatch"
     """A good save has changed."""
     DISK_SPACE_LOW = "disk-space-low"
     PART_STALE = "part-stale"
-    """For a folder of parts: a machine no longer writes its part."""
+    """In a folder of parts, a machine no longer writes its part."""
     PART_MISSING = "part-missing"
-    """For a folder of parts: a machine's part is missing."""
+    """In a folder of parts, the part of a machine is missing."""
 
 
 UNKNOWN_WORDS = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED})
@@ -58,44 +58,44 @@ UNKNOWN_WORDS = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSave:
-    """One save as a poll shows it; its content is not read."""
+    """A save as observed by a poll, without reading its content."""
 
     key: str
     """Key of the save in the tree."""
     name: str
     step: Step | None
     fingerprint: str
-    """Changes if a file is added, removed or changed."""
+    """A text that changes if a file is added, removed or changed."""
     incomplete: tuple[Finding, ...] = ()
     """Findings about files that are missing in the listing so far."""
     nbytes: ByteCount | None = None
     age: float | None = None
-    """Seconds since a file was last written, by the clocks of the disk and this machine; None if unknown."""
+    """Seconds since a file was last written, by the clocks of the disk and this machine. None if unknown."""
     written_ns: tuple[int, int] | None = None
-    """Times at which the first and the last file were written, by the disk's clock; None if unknown."""
+    """Times at which the first and the last file were written, by the disk's clock. None if unknown."""
     files: int = 0
     """Number of files with tensors or state."""
     beside: str = ""
-    """Changes with any other file in the save's own folder, such as records and temporary files."""
+    """A text that changes with any other file in the save's own folder, such as records and temporary files."""
     is_committed: bool = False
     """Whether the trainer itself reports the save as finished."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """Ranks with missing files, ascending."""
+        """Ranks with missing files, in ascending order."""
         return tuple(sorted({rank for finding in self.incomplete for rank in finding.ranks}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenNode:
-    """One machine's part of a tree, as a poll shows it."""
+    """One machine's part of a tree, as observed by a poll."""
 
     number: int
     """Number of the part, from 1."""
     name: str
     """Name for messages."""
     mark: str
-    """A text that changes when the part is rewritten; empty if the part does not exist."""
+    """A text that changes when the part is rewritten. Empty if the part does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +103,15 @@ class Sighting:
     """The result of one poll of a tree."""
 
     saves: tuple[SeenSave, ...]
-    """Newest first."""
+    """The saves, newest first."""
     is_complete: bool = True
-    """False if a folder could not be listed, because missing files may be there."""
+    """Whether all folders could be listed. If not, missing files may be in an unlisted folder."""
     free_bytes: ByteCount | None = None
-    """Free bytes on the tree's disk; None if unknown."""
+    """Free bytes on the tree's disk, or None if unknown."""
     nodes: tuple[SeenNode, ...] = ()
-    """By number, if machines write parts of it; empty if this machine sees the tree itself."""
+    """The machines' parts by number. Empty if this machine sees the tree itself."""
     under_way: str = ""
-    """Changes with temporary files, which show that some rank is still writing."""
+    """A text that changes with temporary files, which show that some rank is still writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +122,14 @@ class KnownNode:
     name: str
     mark: str
     since: float
-    """Time at which the part was last seen to be written, by the watch's own clock."""
+    """Time at which the part was last observed to be written, by the watch's own clock."""
     told: bool = False
     """Whether the part was reported as no longer written, or as missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSave:
-    """The stored state of one save. Times are seconds of the watch's own clock."""
+    """The stored state of one save. Times are in seconds of the watch's own clock."""
 
     key: str
     name: str
@@ -143,7 +143,7 @@ class KnownSave:
     still: int = 0
     """Number of polls since the last change."""
     judged_at: float | None = None
-    """Time of the last read in the current state; None if the save has not been read."""
+    """Time of the last read in the current state, or None if the save has not been read."""
     word: VerdictWord | None = None
     """The last verdict in one word."""
     was_good: bool = False
@@ -154,21 +154,21 @@ class KnownSave:
     good_as: str = ""
     """Fingerprint of the save when it was last verified as good."""
     seal_tried: bool = False
-    """Whether the save, as it is now, was read to be sealed."""
+    """Whether the current state of the save was read in order to seal it."""
     newest_ns: int | None = None
-    """Time at which the last file was written, by the disk's clock; None if unknown."""
+    """Time at which the last file was written, by the disk's clock. None if unknown."""
     good_ns: int | None = None
-    """The same when the save was last verified as good."""
+    """The same time when the save was last verified as good."""
     rewritten: bool = False
     """Whether a run that went back to an earlier step has rewritten every file since the save was good."""
     files: int = 0
-    """As in `SeenSave`."""
+    """Number of files with tensors or state."""
     good_files: int = 0
-    """The same when the save was last verified as good."""
+    """The same number when the save was last verified as good."""
     beside: str = ""
-    """As in `SeenSave`."""
+    """The value of `SeenSave.beside` at the last poll."""
     why: str = ""
-    """Why the save is not good, by the listing or the last read; empty if it is good or was not read."""
+    """Why the save is not good, by the listing or the last read. Empty if it is good or was not read."""
 
     @property
     def is_suspended(self) -> bool:
@@ -181,11 +181,13 @@ class Watched:
     """All known facts about a watched tree."""
 
     saves: tuple[KnownSave, ...] = ()
-    """Newest first."""
+    """The saves, newest first."""
     now: float = 0.0
     """The watch's own clock at the last poll, in seconds. This clock never goes back."""
     last_new: float | None = None
-    """Arrival of the latest save, by this clock; for saves in the first poll, the time of writing; None for no save.
+    """Arrival of the latest save, by this clock, or None without a save.
+
+    For saves in the first poll, the time of writing.
     """
     newest: str | None = None
     """The key of the latest save."""
@@ -198,16 +200,19 @@ class Watched:
     low_told: bool = False
     """Whether lack of space for the next save was reported."""
     unseen_since: float | None = None
-    """Time at which the tree became invisible or empty; None if it is visible."""
+    """Time at which the tree became invisible or empty, or None if it is visible."""
     unseen_told: bool = False
     nodes: tuple[KnownNode, ...] = ()
-    """By number."""
+    """The machines' parts by number."""
     under_way: str = ""
-    """As in `Sighting`."""
+    """The value of `Sighting.under_way` at the last poll."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over the verdicts on all saves; 14 if a save was not read; 11 if there is no save."""
+        """The safest exit code over the verdicts on all saves.
+
+        It is 14 if a save was not read, and 11 without a save.
+        """
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         codes = {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
@@ -229,18 +234,18 @@ class WatchRule:
     settle: int = 2
     """Number of polls without a change after which a save counts as complete."""
     patience: float | None = None
-    """Seconds without a change before an incomplete save is reported; None for three times a save's duration."""
+    """Seconds without a change before an incomplete save is reported. None for three times a save's duration."""
     again: float = 3600.0
-    """Seconds after which a good save is read again, or as soon as a newer save is good; 0 for never."""
+    """Seconds after which a good save is read again, unless a newer save is good earlier. 0 for never."""
     seal: bool = False
     """Whether good saves are to be sealed."""
     rested: float | None = None
-    """Age in seconds from which a file counts as complete without polls; None if only polls count."""
+    """Age in seconds from which a file counts as complete without polls, or None if only polls count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Read a save."""
+    """A request to read a save."""
 
     key: str
     fingerprint: str
@@ -253,15 +258,15 @@ class Judge:
     fresh: bool = False
     """Whether the save has not been good yet, so that its current state is the one that the trainer intended."""
     rewritten: bool = False
-    """As in `KnownSave`: the records belong to another save of the same name."""
+    """Whether a later run has rewritten every file, so that the records belong to another save of the same name."""
     grown: bool = False
     """Whether files were added to those verified as good, so that the records were made too early."""
     beside: str = ""
-    """As in `SeenSave`."""
+    """The value of `SeenSave.beside`."""
     early: bool = False
     """Whether to read the save only if it is no longer in memory, because the next read is not due yet."""
     good_ns: int | None = None
-    """As in `KnownSave`."""
+    """Time at which the last file was written when the save was last verified as good. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +277,11 @@ class Judgement:
     word: VerdictWord
     findings: tuple[Finding, ...]
     cached: bool | None = None
-    """Whether most of the save came from memory instead of the disk; None if the system does not show that."""
+    """Whether most of the save came from memory instead of the disk, or None if the system does not show that."""
     sealed: bool = False
     """Whether the save is sealed now."""
     norm: float | None = None
-    """Embedding local norm (sum of squares) at the save, if a threshold is set and the log shows the norm."""
+    """Embedding local norm (sum of squares) at the save, if a threshold is set and the log contains the norm."""
     written_since: frozenset[str] = frozenset()
     """Paths of the files that were written since the save was good."""
 
@@ -291,15 +296,15 @@ class WatchEvent(Answered):
     subject: str
     """The key of the save and the state of its files, to recognize duplicates."""
     name: str | None
-    """Name of the save; None if no save is concerned."""
+    """Name of the save, or None if no save is concerned."""
     step: Step | None
     word: VerdictWord | None = None
     findings: tuple[Finding, ...] = ()
     cached: bool | None = None
-    """As in `Judgement`."""
+    """Whether most of the save came from memory instead of the disk. None if unknown."""
     sealed: bool = False
     root: str = ""
-    """The tree, as the user would write it."""
+    """Path of the tree, as the user would write it."""
     id: str = ""
     """32 hexadecimal digits, equal for duplicates."""
     at: float = 0.0
@@ -323,22 +328,22 @@ class WatchQuestion:
     every: float = 30.0
     """Seconds between two polls."""
     once: bool = False
-    """Poll once and read everything available."""
+    """Whether to poll only once and read everything available."""
     level: Level = Level.CHECKSUM
     seal: bool = False
     threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a save is unhealthy; None to use the trainer's record alone."""
+    """Embedding local norm (sum of squares) from which a save is unhealthy. None to use only the trainer's record."""
     logs: LogQuestion = LogQuestion()
-    """Patterns of the logs that show the norm; if no pattern is given, the logs in the output folder."""
+    """Patterns of the logs that contain the norm. Without patterns, the logs in the output folder are used."""
     hook: tuple[str, ...] = ()
-    """The command to run for each event, as words; empty for no command."""
+    """The command to run for each event, as words. Empty for no command."""
     max_rate: int | None = None
-    """Greatest average number of bytes to read per second; None for no limit."""
+    """Maximum average number of bytes to read per second, or None for no limit."""
     metrics: str | None = None
-    """The metrics file for Prometheus' node exporter; None for no file."""
+    """Path of the metrics file for Prometheus' node exporter, or None for no file."""
     listen: tuple[str, int] | None = None
-    """Host and port of the metrics server; None for no server."""
+    """Host and port of the metrics server, or None for no server."""
     environment: Mapping[str, str] | None = None
     """Environment of the process, for the path of the state and for hooks."""
     part: PartQuestion | None = None
-    """The part that this machine keeps for another watch that judges all parts; None if this watch judges."""
+    """The part that this machine records for a watch that judges all parts, or None if this watch judges."""

@@ -1,4 +1,4 @@
-"""Keep this machine's part of a tree up to date while it is watched: another watch judges all parts together."""
+"""Recording of this machine's part of a tree while it is watched, for another watch that judges all parts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from ckpttool.watch.reading import Reading
 
 RUN = "watch"
-"""The run's name if none is given, because unnamed parts count as older ones after an hour."""
+"""Name of the run if none is given, because unnamed parts count as older after an hour."""
 
 ANEW_EVERY = 4
-"""Polls after which an unchanged part is rewritten, so that this machine is not considered dead."""
+"""Number of polls after which an unchanged part is rewritten, so that this machine is not considered dead."""
 
 
 def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:
-    """Return the updater of the part that a watch keeps; None if it judges itself.
+    """Return the updater of the part that a watch records, or None if the watch judges saves itself.
 
     Raises:
-        UsageError: As for `PartKeeping`; or the part is to be sealed.
+        UsageError: As for `PartKeeping`, or the part is to be sealed.
     """
     if question.part is None:
         return None
@@ -40,14 +40,14 @@ def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> Pa
 
 
 class PartKeeping:
-    """The part of this machine, in a folder that another machine sees."""
+    """The part of this machine, in a folder that another machine can read."""
 
     def __init__(self, question: PartQuestion, say: Callable[[str, str], None]) -> None:
-        """Determine the number of the part, and read the existing one.
+        """Determine the number of the part, and read the existing part.
 
         Args:
             question: The part's number, its tree, and its output folder.
-            say: Called with problems, by subject.
+            say: Called with each problem and its subject.
 
         Raises:
             UsageError: The number of the part is unknown, or the part cannot be written there.

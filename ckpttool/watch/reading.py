@@ -1,4 +1,4 @@
-"""Read the saves of a watched tree in a separate thread, so that no poll waits for a hundred gigabytes."""
+"""Reading of a watched tree's saves in a separate thread, so that no poll waits for a hundred gigabytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEDGER_SECONDS = 86400.0
 """Seconds for which an earlier check of an unchanged file is trusted when a save is read for the first time."""
 
 PROBED = 64
-"""Number of shards that show whether a save is still in memory."""
+"""Number of shards to probe to determine whether a save is still in memory."""
 
 LEAVE_SECONDS = 2.0
 """Seconds to wait for the thread at the end, enough to finish a manifest. A read is abandoned."""
@@ -45,7 +45,7 @@ _WORDS = {
     Severity.DAMAGE: VerdictWord.DAMAGED,
     Severity.UNSAFE: VerdictWord.UNSAFE,
 }
-"""The state of a save by facts other than its verdict: health or seal."""
+"""The state of a save by facts other than its verdict, such as health or seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Read:
 
     request: Judge
     judgement: Judgement | None = None
-    """None if the files changed while they were read, or the watch ended."""
+    """The judgement, or None if the files changed during the read or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
     """Notes for the user."""
@@ -63,7 +63,7 @@ class Read:
 
 
 class Reading:
-    """One save that is being read."""
+    """A read of one save, in progress."""
 
     def __init__(
         self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, request: Judge, done: Callable[[Read], None]
@@ -75,7 +75,7 @@ class Reading:
             tree: The tree as listed, with its own storage.
             checkpoint: The save.
             request: The reason for the read.
-            done: Called once, in the thread that read.
+            done: Called once, in the reading thread.
         """
         self.requested = request
         self._question = question
@@ -85,13 +85,13 @@ class Reading:
         self._left = False
         self._notes: list[str] = []
         self.reports: dict[str, ShardReport] = {}
-        """The reports on the single shards so far, by path."""
+        """The reports on single shards so far, by path."""
         # A daemon: a disk that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """Cancel the read, which ends after the current shard, or with the process."""
+        """Cancel the read. It ends after the current shard, or with the process."""
         self._left = True
         self._thread.join(LEAVE_SECONDS)
 
@@ -135,7 +135,10 @@ class Reading:
         return judgement, nbytes
 
     def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
-        """Return the relevant findings; if only a part of the save is here, only the findings about its files."""
+        """Return the relevant findings.
+
+        If only a part of the save is here, return only the findings about its files.
+        """
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
         if self._tree.machines.is_here:
@@ -150,7 +153,7 @@ class Reading:
         return on_hosts(findings, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
-        """Prepare to read with one worker; no other save is read at the same time, except for a seal."""
+        """Prepare to read with one worker. No other save is read at the same time, except for a seal."""
         rate = self._question.max_rate
         if hashes:
             question = replace(TO_SEAL, level=level, jobs=1)
@@ -162,7 +165,7 @@ class Reading:
         return session_for(self._tree, question)
 
     def _verdict(self, session: Session, checkpoint: Checkpoint) -> Verdict | None:
-        """Read a save; None if the read was cancelled."""
+        """Read a save, and return its verdict, or None if the read was cancelled."""
         for event in session.events(checkpoint):
             if isinstance(event, Verdict):
                 reports = {
@@ -209,7 +212,7 @@ class Reading:
             return (False, ()) if verdict is None else self._seal(session, with_records, verdict)
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
-        """Seal the save, and return whether that succeeded, with the differences."""
+        """Seal the save. Return whether that succeeded, and the findings about differences."""
         # In a save with added files, all sealed files are unchanged: that was checked before.
         tree, reseal = self._tree, self.requested.rewritten or self.requested.grown
         try:
@@ -231,7 +234,7 @@ def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
-    """Return whether all files of a save still match the listing; retention may delete the save during the read."""
+    """Return whether all files of a save still match the listing. Retention may delete the save during the read."""
     try:
         return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
     except OSError:
@@ -239,7 +242,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Return whether most of a save is in memory, so that a read does not test the disk; None if unknown."""
+    """Return whether most of a save is in memory, so that a read does not test the disk. None if unknown."""
     cached = []
     if not tree.machines.is_here:
         return None

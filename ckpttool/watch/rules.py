@@ -1,9 +1,9 @@
-"""Interpret a poll: find new saves, saves to read, and events to report.
+"""Interpretation of a poll: new saves, saves to read, and events to report.
 
-A save is first in progress, then complete, then good or bad, and disappears with its files. Two things look like damage
-but are not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported
-only after its files have not changed for longer than the patience, and a result counts only if the files are unchanged
-since. The clock is the watch's own, and never goes back.
+A save is first in progress, then complete, then good or bad, and disappears with its files. Two cases resemble damage
+but are not: a save in progress, and a save that the trainer's own retention deletes. An incomplete save is therefore
+reported only after its files have not changed for longer than the patience, and a result counts only if the files have
+not changed since. The clock is the watch's own, and never goes back.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ckpttool.watch.model import (
 )
 
 LEAST_PATIENCE = 600.0
-"""Minimum patience in seconds; a save of a large training takes minutes."""
+"""Minimum patience in seconds. A save of a large training run takes minutes."""
 
 USUAL = 8
 """Number of saves that determine the usual pace: enough to ignore an outlier, few enough to follow a change."""
 
 LEAST_INTERVALS = 2
-"""Minimum number of intervals; with fewer, the usual pace is unknown."""
+"""Minimum number of intervals from which the usual pace is known."""
 
 TIMES_USUAL = 3
 """Multiple of the usual interval after which a save is overdue."""
@@ -50,7 +50,7 @@ _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
     Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
-"""Codes that no save in progress has, and that are therefore reported at once."""
+"""Codes that a save in progress never has. They are therefore reported immediately."""
 
 _WHILE_REWRITTEN = frozenset(
     {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED, Code.SCHEMA_DIFFERS}
@@ -70,7 +70,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
         watched: The state before this poll.
         sighting: The result of this poll.
         rule: The rules for reporting events.
-        now: Seconds of the watch's clock; a clock that went back counts as unchanged.
+        now: Seconds of the watch's clock. A clock that went back counts as unchanged.
 
     Returns:
         The new state, and the actions: first the events to report, then the saves to read, newest first.
@@ -150,11 +150,11 @@ def patience_of(watched: Watched, rule: WatchRule) -> float:
 
 
 def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
-    """Return the state of a save after a poll shows it.
+    """Return the state of a save after a poll.
 
     Args:
         known_save: The state before the poll.
-        seen_save: The save in this poll; its age shows how long it has been quiet.
+        seen_save: The save in this poll. Its age shows how long it has been quiet.
         rule: The rule for a save that is no longer written.
         now: Time by the watch's clock.
         moves: Whether a rank is still writing temporary files anywhere in the tree.
@@ -203,7 +203,7 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
 
 
 def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownSave], sighting: Sighting) -> Watched:
-    """Record when the latest save arrived; at the first poll, file times decide."""
+    """Record the arrival of the latest save. At the first poll, file times determine it."""
     if watched.last_new is None:
         ages = {save.key: save.age or 0.0 for save in sighting.saves}
         newest = min(ages, key=lambda key: ages[key], default=None)
@@ -253,7 +253,7 @@ def _next(
 
 
 def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
-    """Return a request for another read of a good save, if there is a reason for one."""
+    """Return a request for another read of a good save, or None if there is no reason for a read."""
     if rule.seal and not save.seal_tried:  # an earlier watch did not seal
         return _judge(save, rule, cold=True)
     if not rule.again or save.read_again:
@@ -285,7 +285,7 @@ def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool 
 
 
 def _why(against: tuple[Finding, ...]) -> str:
-    """Return the findings against a save in one sentence; empty without findings."""
+    """Return the findings against a save in one sentence, or an empty string without findings."""
     if not against:
         return ""
     path = against[0].path
@@ -346,7 +346,7 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
 
 
 def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Add the result of reading a save, which does not cover files that changed during the read.
+    """Add the result of reading a save. It does not cover files that changed during the read.
 
     Returns:
         The new state, and the events to report.
@@ -384,7 +384,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
 
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
-    """Return the kind of event for a verdict; None if there is no event yet."""
+    """Return the kind of event for a verdict, or None if there is no event yet."""
     judge = judgement.request
     if not against:
         return EventKind.READ_AGAIN if judge.cold else EventKind.GOOD
@@ -433,7 +433,7 @@ def _event(
 
 
 def still_bad(before: Watched, watched: Watched) -> tuple[str, ...]:
-    """Return the saves that an earlier watch reported as not good, and that are unchanged, each as a sentence.
+    """Return the unchanged saves that an earlier watch reported as not good, each as a sentence.
 
     Args:
         before: The state before the poll.
@@ -487,7 +487,7 @@ def unreported(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
 def is_idle(watched: Watched) -> bool:
     """Return whether no save is settling, so that only names need to be checked.
 
-    A save that was reported as not intact does not wait any longer: a crashed run left it.
+    A save that was reported as not intact does not count as settling, because a crashed run left it.
     """
     return all(
         save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)
@@ -526,5 +526,5 @@ def _part_is_silent(node: KnownNode, now: float) -> WatchEvent:
 
 
 def is_silent(watched: Watched, number: int, patience: float) -> bool:
-    """Return whether a machine's part is so old that it may list files deleted by others."""
+    """Return whether a machine's part is so old that it may list files that other machines deleted."""
     return any(node.number == number and watched.now - node.since >= patience / 2 for node in watched.nodes)

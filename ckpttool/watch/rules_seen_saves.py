@@ -27,7 +27,7 @@ OF_PARTS = OF_A_TREE | {
 """Codes that parts written at different times may cause."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
-"""Codes about the records of a save, which are not shards, but without which the shards are useless."""
+"""Codes about the records of a save. Records are not shards, but the shards are useless without them."""
 
 
 def key_of(checkpoint: Checkpoint) -> str:
@@ -49,14 +49,14 @@ def seen_save(
     reported: Sequence[object] = (),
     extras: str = "",
 ) -> SeenSave:
-    """Return a save as a listing shows it.
+    """Return a save as shown by a listing.
 
     Args:
         checkpoint: The save.
         wall: Seconds since 1970.
-        codes: Codes which mean that the save may be in progress.
-        reported: Other known facts about the save's files; a difference means a change.
-        extras: As in `SeenSave`.
+        codes: Codes that mean that the save may be in progress.
+        reported: Other known facts about the save's files. A difference means a change.
+        extras: As in `SeenSave.beside`.
     """
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)

@@ -1,4 +1,4 @@
-"""Poll a watched tree for saves on this machine, for one machine's part, or for all parts."""
+"""Polling of a watched tree for saves on this machine, for one machine's part, or for all parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Moves(Protocol):
-    """Detects changes in a tree since its listing."""
+    """Detector of changes in a tree since its listing."""
 
     @property
     def unfinished(self) -> Collection[str]:
@@ -48,10 +48,10 @@ class Moves(Protocol):
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
-    """Scan as `scan` does; also return an object that detects later changes in the tree, or in a part of it.
+    """Scan as `scan` does. Also return an object that detects later changes in the tree, or in a part of it.
 
     Raises:
-        UsageError: As for `scan`; or the tree cannot be polled.
+        UsageError: As for `scan`, or the tree cannot be polled.
     """
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 
@@ -77,7 +77,7 @@ MOST_BESIDE = 20_000
 
 
 class InPlace:
-    """The files of a tree's saves, newest first, because a write in place does not change a folder's times."""
+    """The files of a tree's saves, newest first. A write in place does not change a folder's times."""
 
     def __init__(self, tree: Tree, turn: int) -> None:
         """Record the current state of the files.
@@ -112,7 +112,7 @@ class InPlace:
 
 
 def assert_consistent(question: WatchQuestion, tree: Tree) -> None:
-    """Reject options that need files and cannot be used with parts.
+    """Raise an error if an option needs files and cannot be used with parts.
 
     Raises:
         UsageError: Such an option was passed.
@@ -175,7 +175,7 @@ class _Companions:
         self._good = {save.key for save in watched.saves if save.state is SaveState.GOOD}
 
     def of(self, checkpoint: Checkpoint) -> str:
-        """Return a value that changes with these files; empty if it is not needed, or there is no folder."""
+        """Return a value that changes with these files. Empty if it is not needed or there is no folder."""
         if key_of(checkpoint) in self._good:
             return ""
         members = self._tree.layout.members(checkpoint)
@@ -187,7 +187,7 @@ class _Companions:
     def _files(self, folder: str) -> Iterator[str]:
         """Yield the files in and below a save's folder, up to a limit, without following links to folders.
 
-        The folder itself may be a link: to another disk, or to all files of this machine.
+        The folder itself may be a link to another disk, or to all files of this machine.
         """
         storage, waiting, budget = self._tree.storage, [folder], MOST_BESIDE
         while waiting and budget:
@@ -217,7 +217,7 @@ def _moved(storage: Storage, paths: Iterable[str]) -> str:
 
 
 def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return which shards of a save are sealed; shards sealed after they were read are read again, and compared."""
+    """Return the sealed shards of a save. Shards that were sealed after a read are read again and compared."""
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
 
@@ -279,7 +279,7 @@ _MOST_HOSTS = 4
 
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
-    """Return the machines with parts of a tree, and the missing part of each other machine."""
+    """Return the machines of a tree, including machines whose part is missing."""
     seats = {seat.number: seat for seat in merge.seats_read}
     return tuple(
         SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
@@ -290,7 +290,7 @@ def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
 
 
 def _is_left_behind(checkpoint: Checkpoint, merge: Merge, silent: Collection[int]) -> bool:
-    """Return whether only silent machines report a save, while the others have deleted theirs."""
+    """Return whether only silent machines report a save, while the others have deleted their files."""
     if not silent or all(seat.number in silent for seat in merge.seats):
         return False
     holders = {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}

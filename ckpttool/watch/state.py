@@ -1,6 +1,7 @@
 """The saved state of a watch, which outlives the process. An invalid state counts as missing.
 
-The state contains the reported events, so a restart repeats none; it is written after a hook ran, so none is lost.
+The state contains the reported events, so a restart does not repeat any. It is written after a hook ran, so no event is
+lost.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from ckpttool.watch.model import KnownNode, KnownSave, SaveState, Watched
 SCHEMA = "ckpttool/watch-state/1"
 
 STATE_LIMIT = 64 << 20
-"""Maximum bytes, enough for about a hundred thousand saves."""
+"""Maximum size in bytes, enough for about a hundred thousand saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
-    """The saved state."""
+    """The saved state of a watch."""
 
     watched: Watched
     boot: str
-    """Boot ID of the machine whose clock the times use; empty if unknown."""
+    """Boot ID of the machine whose clock the times use. Empty if unknown."""
     seconds: float
     """Seconds since the machine booted."""
     wall: float
@@ -55,7 +56,7 @@ class WatchState:
 
 
 def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
-    """Return the file with the state of a tree's watch; None if the user has no folder for it.
+    """Return the path of the state of a tree's watch, or None if the user has no folder for it.
 
     The path is the same before the tree exists and after the machine restarts. If many machines share the folder of the
     state, but not the disk of the tree, each has a separate file.
@@ -81,7 +82,7 @@ def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str
 
 
 def state_bytes(state: WatchState) -> bytes:
-    """Encode a state; `read_state` decodes it."""
+    """Encode a state. `read_state` decodes it."""
     watched = state.watched
     document = {
         "schema": SCHEMA,
@@ -112,7 +113,7 @@ def state_bytes(state: WatchState) -> bytes:
 
 
 def read_state(place: str) -> WatchState | None:
-    """Return the saved state; None if it is missing or damaged."""
+    """Return the saved state, or None if it is missing or damaged."""
     path = Path(place)
     try:
         data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)

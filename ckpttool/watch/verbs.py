@@ -1,4 +1,4 @@
-"""Watch a tree: detect each checkpoint as it is saved, read the complete checkpoint, and report the result."""
+"""Watching of a tree: detect each checkpoint as it is saved, read it completely, and report the result."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from ckpttool.watch.seeing import Moves
 
 FULL_EVERY = 20
-"""Number of polls after which all folders are listed regardless of times, which NFS shows up to a minute late."""
+"""Number of polls after which all folders are listed regardless of times, because NFS may show times a minute late."""
 
 KEEP_SECONDS = 60.0
-"""Seconds after which the state is written even without events; only the watch's clock would be lost."""
+"""Seconds after which the state is written even without events. Without this, only the watch's clock would be lost."""
 
 
 class Machine:
-    """The watch's clock; tests replace it."""
+    """The clock of the watch. Tests replace it."""
 
     def boot(self) -> str:
         """Return an ID that is valid until this machine reboots."""
         return boot_id()
 
     def seconds(self) -> float:
-        """Return seconds since boot; clock changes do not affect them, and they stop during suspend."""
+        """Return seconds since boot. Clock changes do not affect them, and they do not advance during suspend."""
         return time.monotonic()
 
     def wall(self) -> float:
@@ -84,7 +84,7 @@ class Watch:
             question: The tree to watch, and the options.
             tell: Called with each event before the hook is run.
             note: Called with a sentence for the user.
-            machine: The machine whose clock counts; None for this machine.
+            machine: The machine whose clock is used, or None for this machine.
         """
         self.question = question
         self.known = Watched()
@@ -101,7 +101,7 @@ class Watch:
         self._rule = replace(question.rule, seal=question.seal)
         self._stopping = False
         self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
-        """Results of reads; None to check whether to stop."""
+        """Results of reads. None is a request to check whether to stop."""
         self._reading: Reading | None = None
         self._waiting: list[Judge] = []
         self._is_idle = False
@@ -121,7 +121,7 @@ class Watch:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Take the lock of this tree's watch, and load the state of the last one.
+        """Take the lock of this tree's watch, and load the last saved state.
 
         Raises:
             LockedError: This user is already watching the tree on this machine.
@@ -149,7 +149,7 @@ class Watch:
                 self._keep(always=True)
 
     def stop(self) -> None:
-        """End after the current event; safe in a signal handler."""
+        """End after the current event. Safe to call in a signal handler."""
         self._stopping = True
         self._mail.put(None)  # among the ways to wake a thread, only this one is reentrant
 
@@ -204,7 +204,7 @@ class Watch:
     # Observation.
 
     def _look(self) -> Sighting | str:
-        """Return the current observation, or why none is possible; a reason is reported once."""
+        """Return the current observation, or the reason if none is possible. A reason is reported once."""
         self._polls += 1
         self._is_idle = False
         try:
@@ -246,7 +246,7 @@ class Watch:
 
     @property
     def _is_only_look(self) -> bool:
-        """Whether only this single poll can report an unreadable tree; a part reports that itself."""
+        """Whether only this single poll can report an unreadable tree. A part reports that itself."""
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
@@ -261,7 +261,7 @@ class Watch:
             self._part.keep(self._reading, moved=moved)
 
     def _is_unmoved(self) -> bool:
-        """Return whether the last observation is still valid, at a small part of a scan's cost."""
+        """Return whether the last observation is still valid. This costs much less than a scan."""
         if self._listed is None or self._files is None or self._polls % FULL_EVERY == 0 or not is_idle(self.known):
             return False
         return not self._listed.moved() and not self._files.moved()
@@ -273,7 +273,7 @@ class Watch:
         return self.free_bytes
 
     def _say(self, about: str, text: str) -> None:
-        """Report a problem once, as long as it lasts."""
+        """Report a problem once, as long as it persists."""
         if text and text != self._said.get(about):
             self._note(text)
         self._said[about] = text
@@ -296,7 +296,7 @@ class Watch:
             self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
-        """Wait for the current read, and report the result; return False on a timeout."""
+        """Wait for the current read, and report the result. Return False on a timeout."""
         try:
             read = self._mail.get(timeout=seconds)
         except queue.Empty:
@@ -361,7 +361,7 @@ class Watch:
             self._note(f"the hook of {reported.kind.value} {reported.name or root} {failure}")
 
     def _measure(self) -> None:
-        """Write the metrics; if that fails, the age of the metrics shows the failure."""
+        """Write the metrics. If that fails, the age of the metrics shows the failure."""
         try:
             self._write_metrics()
         except (WriteFailedError, NotDurableError) as error:
@@ -385,7 +385,7 @@ class Watch:
         self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()
 
     def _keep(self, *, always: bool = False) -> None:
-        """Save the state after events; the state contains a reported event once the event's hook ran.
+        """Save the state after events. The state contains a reported event once the event's hook ran.
 
         If the disk refuses the write, the watch continues, and the next watch reports the unsaved events again.
         """
@@ -413,7 +413,7 @@ class Watch:
 
 @contextmanager
 def _alone(place: str, root: str) -> Iterator[None]:
-    """Hold the lock of a watch's state.
+    """Lock a watch's state while the context is open.
 
     Raises:
         LockedError: Another watch of that tree is running.

@@ -1,4 +1,4 @@
-"""Run the example with `python -m`, both from here and from a copy in another folder."""
+"""Entry point of the example for `python -m`, both here and in a copy in another folder."""
 
 import runpy
 import sys

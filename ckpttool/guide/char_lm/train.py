@@ -1,7 +1,8 @@
-"""Train a small character model under a guard; the same command continues from the newest save.
+"""Train a small character model under a guard. The same command continues from the newest save.
 
-Two of its batches are bad. Batch 150 has a weight of 200: its gradient is a hundred times too large. Batch 220 is
-padding only: the mean over no target is NaN, while all gradients are finite zeros, which no check of gradients sees.
+Two of its batches are bad. Batch 150 has a weight of 200, so its gradient is a hundred times too large. Batch 220
+contains only padding. The mean over no targets is NaN, while all gradients are finite zeros, which no check of
+gradients detects.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LENGTH, BATCH, PADDING = 64, 16, -100
 
 
 class CharModel(nn.Module):
-    """Two layers of a transformer over single letters."""
+    """A transformer with two layers that predicts characters."""
 
     mask: Tensor
 
@@ -48,7 +49,10 @@ class CharModel(nn.Module):
 
 
 class Batches:
-    """Endless batches; the state is the number of yielded batches, so that a resumed run continues with the next."""
+    """An endless sequence of batches.
+
+    Its state is the number of yielded batches, so a resumed run continues with the next.
+    """
 
     def __init__(self) -> None:
         self.handed_out = 0
@@ -68,16 +72,16 @@ class Batches:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position."""
+        """Return the number of yielded batches."""
         return {"handed_out": self.handed_out}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a position."""
+        """Continue from a saved state."""
         self.handed_out = state["handed_out"]
 
 
 def train(output: str, steps: int, kill_at: int | None) -> None:
-    """Train until a step, and save at every fiftieth step."""
+    """Train until a step, and save every 50 steps."""
     torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(1)

@@ -1,4 +1,4 @@
-"""The contents of a page, in reading order, before it is HTML or Markdown. All texts are unescaped."""
+"""The contents of a page in reading order, independent of HTML or Markdown. All texts are unescaped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ckpttool.report.model import TreeReport
 
 
 class Tone(str, Enum):
-    """Whether a value is good, doubtful, bad or plain."""
+    """The tone of a value: good, doubtful, bad or plain."""
 
     GOOD = "good"
     DOUBT = "doubt"
@@ -49,16 +49,16 @@ class Lead:
     headline: str
     sentences: tuple[str, ...]
     passed: tuple[tuple[str, str], ...]
-    """Newer checkpoints that were not chosen, by step and name, each with the reason; newest first."""
+    """Newer checkpoints that were not chosen, as pairs of step with name and reason, newest first."""
     more_passed: int
-    """Number of newer checkpoints that `passed` leaves out."""
+    """Number of newer checkpoints that `passed` omits."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
     """Settings for the trainer, as pairs of a description of the place and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
     """Files to rename first, as pairs of old and new name."""
     more_first: int = 0
-    """Number of renames that `first` leaves out."""
+    """Number of renames that `first` omits."""
     remarks: tuple[str, ...] = ()
 
 
@@ -109,7 +109,7 @@ _TOLD_AT = {
     "config": "Set in the config",
     "code": "Set in the code",
 }
-"""By the key that `fragment` uses."""
+"""Labels by the key that `fragment` uses."""
 
 
 def _unknown_at(kind: str) -> str:
@@ -118,14 +118,14 @@ def _unknown_at(kind: str) -> str:
 
 
 _MOST_RENAMES = 20
-"""Maximum number of listed renames, because thousands of ranks may need one each."""
+"""Maximum number of renames to list, because thousands of ranks may need one each."""
 
 _MOST_PASSED = 4
-"""Maximum number of rejected checkpoints in the answer; the table lists all."""
+"""Maximum number of rejected checkpoints in the answer. The table lists all of them."""
 
 
 def _why(rejection: Rejection) -> str:
-    """Summarize the reasons for rejecting a checkpoint, most severe first: `damaged on ranks 30-31 of 48`."""
+    """Summarize the reasons for rejecting a checkpoint, most severe first, as in `damaged on ranks 30-31 of 48`."""
     grave: dict[Row, list[Finding]] = {}
     for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
         if reason.severity > Severity.NOTE:
@@ -163,7 +163,7 @@ def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One checkpoint, on one line."""
+    """One checkpoint, shown on one line."""
 
     checkpoint: Checkpoint
     name: str
@@ -172,11 +172,11 @@ class Save:
     size: str
     verdict: str
     tone: Tone
-    """Whether the verdict is good, doubtful, bad or plain."""
+    """The tone of the verdict."""
     health: str
     health_tone: Tone
     fate: str
-    """`resume here`, or why it was skipped; empty if it was not considered."""
+    """`resume here`, or why the checkpoint was skipped. Empty if it was not considered."""
     is_chosen: bool
     findings: tuple[Finding, ...]
 
@@ -240,15 +240,15 @@ def _fate(rejection: Rejection | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFinding:
-    """One finding and its location."""
+    """A finding and its location."""
 
     finding: Finding
     save: str
-    """The checkpoint's name; or another subject."""
+    """Name of the checkpoint or of another subject."""
 
     @property
     def place(self) -> str:
-        """Return its ranks, or its file."""
+        """Return the ranks of the finding, or its file."""
         path = "" if self.finding.path is None else shown(self.finding.path)
         line = "" if self.finding.line is None else f":{self.finding.line}"
         return f"{path}{line}" or (on_ranks(self.finding.ranks) if self.finding.ranks else "")
@@ -263,9 +263,9 @@ class Kind:
     title: str
     """The code's title in the manual."""
     fixes: tuple[str, ...]
-    """The remedies, each once, the most frequent first."""
+    """The remedies without duplicates, the most frequent first."""
     findings: tuple[PlacedFinding, ...]
-    """The findings that are listed individually."""
+    """The findings to list individually."""
     total: int
     where: tuple[tuple[str, str], ...]
     """Checkpoints and their ranks, if that is shorter than the list."""
@@ -279,7 +279,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
 
     Args:
         report: All known facts.
-        most: Maximum number of findings listed individually, over all kinds; at least one of each kind.
+        most: Maximum number of findings to list individually, over all kinds. At least one of each kind is listed.
     """
     groups: dict[tuple[Severity, Row], list[PlacedFinding]] = {}
     for finding in all_findings(report):
@@ -319,7 +319,7 @@ def _where(those: Sequence[PlacedFinding]) -> tuple[tuple[str, str], ...]:
 
 
 def all_findings(report: TreeReport) -> list[PlacedFinding]:
-    """Return every finding once: those of the newest checkpoint first, those about the tree last."""
+    """Return every finding once. Findings of the newest checkpoint come first, those about the tree last."""
     decision = report.resolution.decision
     places: list[tuple[str, Iterable[Finding]]] = [
         (verdict.name, verdict.findings) for verdict in report.verification.verdicts
@@ -344,7 +344,7 @@ _LOOKED = {
 
 
 def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
-    """Return the size of the saves, and the free space."""
+    """Return rows with the size of the saves, and the free space."""
     sizes = [checkpoint.nbytes for checkpoint in report.verification.inventory.checkpoints]
     taken: list[int] = [nbytes for nbytes in sizes if nbytes is not None]
     rows = [("saves", f"{counted(len(sizes), 'checkpoint')}, {size(sum(taken))}")] if taken else []
@@ -356,7 +356,7 @@ def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
 
 
 def looked(report: TreeReport) -> list[tuple[str, str]]:
-    """Return the level, the extent and the settings of the check."""
+    """Return rows with the level, the extent and the settings of the check."""
     verification = report.verification
     shards = sum(len(verdict.reports) for verdict in verification.verdicts)
     read = sum(verdict.bytes_read for verdict in verification.verdicts)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MOST_FINDINGS = 200
-"""Maximum number of findings listed individually; others are counted."""
+"""Maximum number of findings to list individually. Others are counted."""
 
 MOST_SAVES = 200
-"""Maximum number of checkpoints to draw, newest first; the rest is counted."""
+"""Maximum number of checkpoints to draw, newest first. Others are counted."""
 
 COLUMNS, COARSE = 512, 128
-"""Maximum number of labels on the map; further faults in a save are not labelled."""
+"""Maximum number of columns on the map, and their number if a row would have too many spans."""
 
 
 def html(report: TreeReport) -> str:
-    """Return the page."""
+    """Return a report as an HTML page."""
     saves = content.saves(report)
     drawn = rank_map([(save.checkpoint, save.findings) for save in saves[:MOST_SAVES]], columns=COLUMNS, coarse=COARSE)
     rows = [
@@ -76,7 +76,7 @@ def _file(name: str) -> str:
 
 
 def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
-    """Yield the labels on the axis of the map, in per cent, with their ranks; no labels for a single rank."""
+    """Yield the ranks on the axis of the map, with their positions in percent. A single rank has no labels."""
     if width < 2:  # noqa: PLR2004
         return
     parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks need no labels
@@ -94,18 +94,18 @@ class _Chart:
     unit: str
     svg: str
     ticks: Sequence[tuple[float, str]]
-    """Vertical position in per cent, and the value."""
+    """Pairs of vertical position in percent and value."""
     steps: Sequence[tuple[float, str]]
-    """Horizontal position in per cent, and the step."""
+    """Pairs of horizontal position in percent and step."""
     limit: tuple[float, str] | None
-    """Vertical position and value of the threshold."""
+    """Vertical position in percent and value of the threshold."""
     marks: Sequence[tuple[float, str, str]]
-    """The saves: horizontal position in per cent, health, and name with step."""
+    """The saves: horizontal position in percent, health, and name with step."""
     summary: str
 
 
 _TALL = 0.09
-"""Minimum distance as a share of the height: closer labels would overlap."""
+"""Minimum distance between labels, as a share of the height. Closer labels would overlap."""
 
 
 def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
@@ -136,11 +136,11 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
 
 
 _APART = 0.2
-"""Minimum distance as a share of the width."""
+"""Minimum distance between labels, as a share of the width."""
 
 
 def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
-    """Yield the labels of steps, in per cent: the first one, round ones, and the last."""
+    """Yield positions in percent and labels of steps: the first step, round steps, and the last step."""
     yield 0.0, f"{scale.first:,}"
     for step in round_values(scale.first, scale.last):
         at = (step - scale.first) / (scale.last - scale.first)

@@ -1,4 +1,7 @@
-"""The page for a comment or a chat: the answer, the checkpoints, the findings; short enough for a pull request."""
+"""The page for a comment or a chat, with the answer, the checkpoints and the findings.
+
+It is short enough for a pull request.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from ckpttool.report.model import TreeReport
 from ckpttool.report.page import content
 
 MOST_FINDINGS = 20
-"""Maximum number of findings listed individually; others are counted."""
+"""Maximum number of findings to list individually. Others are counted."""
 
 MOST_SAVES = 50
-"""Number of checkpoints in the table, newest first."""
+"""Maximum number of checkpoints in the table, newest first."""
 
 MOST_CHARACTERS = 60_000
-"""Maximum number of characters on a page; a comment on a pull request may have 65,536."""
+"""Maximum number of characters on a page. A comment on a pull request may have 65,536."""
 
 _MOST_OF_A_CELL = 400
-"""Maximum number of characters in a cell; names and messages may be as long as the file system allows."""
+"""Maximum number of characters in a cell. Names and messages may be as long as the file system allows."""
 
 MARKER = "<!-- ckpttool report -->"
 """The first line, which identifies a file as an earlier report."""
 
 
 def markdown(report: TreeReport) -> str:
-    """Return the page, at most `MOST_CHARACTERS` long."""
+    """Return a report as a Markdown page of at most `MOST_CHARACTERS`."""
     lines = list(_lines(report))
     used, output = 0, []
     for line in lines:
@@ -68,7 +71,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines to be copied literally, in a fence that no line can close."""
+    """Yield lines to copy literally, in a fence that no line can close."""
     fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
     yield from (fence, *lines, fence)
 
@@ -106,5 +109,5 @@ def _findings(report: TreeReport) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Escape text so that it is shown literally, inside a cell, and truncated to a readable length."""
+    """Escape text so that a cell shows it literally, and truncate it to a readable length."""
     return plain(text if len(text) <= _MOST_OF_A_CELL else f"{text[: _MOST_OF_A_CELL - 1]}…")

@@ -1,7 +1,7 @@
 """The pictures on a page, drawn with lines: strips of ranks, and curves over steps.
 
-They stretch with the page, so they contain no text: it would shrink with the picture. Lines and dots must look the same
-at any width, so they are strokes that do not scale; a dot is a line of length zero with round ends.
+They stretch with the page, so they contain no text, which would shrink with the picture. Lines and dots must look the
+same at any width, so they are strokes that do not scale. A dot is a line of length zero with round ends.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.render.rank_map import Mark, Row
 
 STRIP = 512
-"""Units across a strip of ranks."""
+"""Width of a strip of ranks in units."""
 
 _TALL = 12
 _BAR = (3, 6)
-"""Top and height of the bar of intact ranks; other marks are taller."""
+"""Top and height of the bar of intact ranks. Other marks are taller."""
 
 _LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
-"""Minimum width of a bad mark in units: one rank in ten thousand must be visible, and a hollow mark recognizable."""
+"""Minimum width of a bad mark in units. One rank in ten thousand must be visible, and a hollow mark recognizable."""
 
 _CLASS = {Mark.GOOD: "ok", Mark.DOUBT: "doubt", Mark.MISSING: "gone", Mark.DAMAGED: "bad"}
 
@@ -31,7 +31,7 @@ _SINGLE = 64
 
 
 def strip(row: Row, columns: int, title: str) -> str:
-    """Draw the ranks of one save: a bar for the intact ranks and, on the bar, the other ranks enlarged."""
+    """Draw the ranks of one save as a bar of the intact ranks, with the other ranks enlarged on it."""
     unit = STRIP / max(columns, 1)
     good = [span for span in row.spans if span.mark is Mark.GOOD]
     bad = [span for span in row.spans if span.mark is not Mark.GOOD]
@@ -67,10 +67,10 @@ def _n(value: float) -> str:
 
 
 WIDE, HIGH = 1000, 300
-"""Units across a curve, and from its top to its bottom."""
+"""Width and height of a curve in units."""
 
 _DRAWN = 500
-"""Number of columns in a curve; for each, the lowest and the highest value are drawn."""
+"""Number of columns in a curve. For each, the lowest and the highest value are drawn."""
 
 _LEAST_DRAWN = 2
 _DECADES = 100
@@ -79,7 +79,7 @@ _DECADES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The scale of steps and values."""
+    """The scale of steps and values in a curve."""
 
     first: Step
     last: Step
@@ -90,7 +90,7 @@ class Scale:
 
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
-        """Return the scale for drawing all values; None if there are too few steps, or no finite value."""
+        """Return the scale for drawing all values, or None if there are too few steps or no finite values."""
         steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
         if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None
@@ -108,7 +108,7 @@ class Scale:
         return (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
-        """Return the vertical position of a value, from 0 to 1; a non-finite one is at the top."""
+        """Return the vertical position of a value, from 0 to 1. A non-finite value is at the top."""
         if not math.isfinite(value):
             return 0.0
         if self.logarithmic:
@@ -116,7 +116,7 @@ class Scale:
         return min(max((self.high - value) / (self.high - self.low), 0.0), 1.0)
 
     def ticks(self) -> list[float]:
-        """Return some round values for the axis, ascending."""
+        """Return some round values for the axis, in ascending order."""
         if self.logarithmic:
             lowest, highest = math.ceil(self.low), math.floor(self.high)
             every = max(1, (highest - lowest) // 3)
@@ -167,7 +167,7 @@ def _grid(scale: Scale) -> str:
 
 
 def _line(points: Sequence[tuple[Step, float]], scale: Scale) -> str:
-    """Join the lowest and the highest value of each column; the line is interrupted at non-finite values."""
+    """Join the lowest and the highest value of each column. The line is interrupted at non-finite values."""
     commands: list[str] = []
     down = False
     for x, value in _thinned(points, scale):
