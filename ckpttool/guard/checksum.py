@@ -117,7 +117,6 @@ class MatmulChecksum(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Run an operation, and check its result if it is a matrix product."""
         kwargs = kwargs or {}
         if types:
             # Components of sharded tensors also get here. Other tensors have no values.

@@ -176,8 +176,6 @@ def resume(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shard:
-    """The contents of one rank's file."""
-
     checkpoint: str
     path: str
     tree: Tree

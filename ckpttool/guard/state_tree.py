@@ -117,8 +117,6 @@ def spell(value: object, prefix: str = "") -> EncodedValue:
 
 
 class _Speller:
-    """Encoder for one value."""
-
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[object, str] = {}
@@ -249,7 +247,6 @@ def _type_name(value: object) -> str:
 
 
 def _below(path: str, key: object) -> str:
-    """Return the path of a value in a dict."""
     if isinstance(key, str):
         name = key
     elif isinstance(key, (bool, float, bytes)):

@@ -91,7 +91,6 @@ class MicroBatch:
     """Context for the forward and backward passes of one micro-batch. Exceptions pass through."""
 
     def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
-        """Store the guard, the batch as the model receives it, and its number in the epoch."""
         self._guard = guard
         self._batch = batch
         self._index = index

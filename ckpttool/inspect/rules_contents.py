@@ -70,7 +70,6 @@ class Gathering:
     """Collector of the contents of shards, in any order. It stores only the data for the rows."""
 
     def __init__(self, patterns: Sequence[str] = (), seals: Mapping[str, ShardSeal] | None = None) -> None:
-        """Store the requested tensors, and the manifest's records of the files, by path."""
         self._patterns = patterns
         self._seals = seals or {}
         self._files: list[FileRow] = []

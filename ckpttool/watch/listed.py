@@ -87,7 +87,6 @@ class ListedFiles:
     """Always empty, because the files are replaced atomically."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
-        """Record the current files."""
         self._storage = storage
         self._suffix = suffix
         self._known = self._now()

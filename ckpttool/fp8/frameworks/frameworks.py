@@ -55,7 +55,7 @@ class Setting:
     """Whether gradients are in E5M2. Otherwise they are in E4M3, like all other operands."""
 
     def argument(self, name: str) -> str | None:
-        """Return a printed argument of the candidate; None if unknown."""
+        """Return a printed argument of the candidate, or None if unknown."""
         return None if self.arguments is None else self.arguments.get(name)
 
 
@@ -133,7 +133,7 @@ def in_a_script(trial: Trial, setting: Setting) -> list[str]:
 
 
 def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
-    """Return why an experiment that needs a delayed scale is impossible; None if it is possible."""
+    """Return why an experiment that needs a delayed scale is impossible, or None if it is possible."""
     needs = trial.drops_history or Arithmetic.CURRENT in trial.products.kinds
     if not needs or setting.recipe in {None, Recipe.DELAYED}:
         return None

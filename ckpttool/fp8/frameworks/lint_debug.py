@@ -36,8 +36,6 @@ _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Feature:
-    """A debug feature of Transformer Engine."""
-
     since: Version = (2,)
     """The first version with the feature."""
     takes: frozenset[str] | None = None

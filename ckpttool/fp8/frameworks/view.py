@@ -40,9 +40,9 @@ class OtherFacts:
     """Facts from other sources than the file."""
 
     engine: Version | None = None
-    """Version of Transformer Engine; None if unknown."""
+    """Version of Transformer Engine, or None if unknown."""
     layers: tuple[str, ...] | None = None
-    """Names of all layers; None if unknown."""
+    """Names of all layers, or None if unknown."""
     recipes: frozenset[Recipe] = frozenset()
     """The recipes that the other files name."""
     flags: bool = False
@@ -69,7 +69,7 @@ class Scope:
         return self.kind is Fp8Input.DUMP
 
     def get(self, name: str) -> Value:
-        """Return a setting; None if it is unknown or not set."""
+        """Return a setting, or None if it is unknown or not set."""
         setting = self.settings.get(name)
         if setting is None:
             return _DEFAULTS.get(name) if self.is_dump else None

@@ -249,7 +249,7 @@ class Apart:
     spikes: tuple[Spike, ...]
     """Spikes of both runs, in ascending order. Spikes of this run count as the candidate's."""
     pairing: float | None
-    """Correlation of the changes of both curves from step to step; None if unknown."""
+    """Correlation of the changes of both curves from step to step, or None if unknown."""
     together: int
     """Number of neighbouring pairs per value, which is 1 except for very long logs."""
     pairs: int
@@ -309,7 +309,7 @@ class Comparison:
     """First step of the pairs, or None if there are no pairs."""
     last: Step | None
     pairing: float | None
-    """Correlation of the changes of both curves from step to step; None if unknown."""
+    """Correlation of the changes of both curves from step to step, or None if unknown."""
     spikes: tuple[Spike, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -319,7 +319,7 @@ class Comparison:
     matters: bool | None = None
     """Whether the gap exceeds the limit, or None if unknown."""
     gap: Gap | None = None
-    """Gap at the end of the curves; None if there are too few pairs."""
+    """Gap at the end of the curves, or None if there are too few pairs."""
     relative_gap: float | None = None
     """Ratio of that gap to the baseline's loss there."""
     floor: Floor | None = None
@@ -353,7 +353,7 @@ class TaskScore:
     value: float
     """The score from 0 to 1. Higher is better."""
     error: float | None
-    """Standard error; None if unknown."""
+    """Standard error, or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +365,7 @@ class TaskChange:
     baseline: float
     candidate: float
     error: float | None
-    """Standard error of the difference; None if unknown."""
+    """Standard error of the difference, or None if unknown."""
 
     @property
     def change(self) -> float:

@@ -198,7 +198,7 @@ class Fp8Plan(Answered):
     engine_version: str | None
     """Version of the FP8 library that the framework uses."""
     recipe: Recipe | None
-    """The candidate's recipe; None if unknown."""
+    """The candidate's recipe, or None if unknown."""
     suspicion: Suspicion
     start: StartPoint
     horizon: int

@@ -190,7 +190,7 @@ class TensorNumbers:
     nonfinite: int
     """Number of NaN and infinite elements."""
     amax_over_rms: float | None
-    """Ratio of the largest magnitude to the root mean square; None if all elements are zero."""
+    """Ratio of the largest magnitude to the root mean square, or None if all elements are zero."""
     bits: float | None
     """Number of binades between the largest magnitude and the smallest nonzero one of the sample."""
     live: Lines | None

@@ -70,7 +70,6 @@ class ScalesAtRest:
     """The scales of one shard's tensors, in that shard or in another file of the save."""
 
     def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: OtherFiles) -> None:
-        """Store the open shard and its tensors, and the facts from other files."""
         self._task, self._source, self._elsewhere, self.block = task, source, extras.scales, extras.block
         self._entries = {entry.name: entry for entry in entries if entry.name.endswith(SCALE_WORDS)}
         self.any_there = bool(self._elsewhere or self._entries)

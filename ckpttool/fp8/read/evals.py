@@ -92,7 +92,6 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
 
 
 def _members(groups: Json) -> Iterator[str]:
-    """Yield the tasks that belong to a group of tasks."""
     for members in groups.values() if isinstance(groups, dict) else ():
         yield from (member for member in members if isinstance(member, str)) if isinstance(members, list) else ()
 

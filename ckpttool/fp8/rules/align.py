@@ -99,7 +99,7 @@ def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
 
 
 def interval(places: Sequence[int]) -> int | None:
-    """Return the most common distance between logged values; None if there are fewer than two values."""
+    """Return the most common distance between logged values, or None if there are fewer than two values."""
     gaps = Counter(after - before for before, after in pairwise(places))
     return max(gaps, key=lambda gap: (gaps[gap], -gap), default=None)
 

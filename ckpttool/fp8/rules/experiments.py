@@ -111,8 +111,6 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """The input for a further round."""
-
     number: int
     facts: Known
     verdict: Fp8Verdict

@@ -219,7 +219,6 @@ class Facts:
     """The facts that the rows use: measurements and conclusions."""
 
     def __init__(self, measured: Measured) -> None:
-        """Compute the inexpensive measurements."""
         self.measured: Measured = measured
         self.plan: Fp8Plan = measured.plan
         self.floor: float = measured.floor

@@ -143,7 +143,6 @@ def _keeps_arithmetic(trial: Trial) -> bool:
 
 
 def _shown(measured: Measured, trial: Trial, passed: Gate) -> Shown:
-    """Return the result of an experiment."""
     part, unchanged = measured.stretches.get(trial.id), measured.stretches.get(UNCHANGED)
     result = Shown(id=trial.id, gate=passed, gap=None if part is None else part.gap)
     if not passed.is_valid:

@@ -72,7 +72,7 @@ class _Normal:
         over = value - self.median
         if over <= z * _LEAST_SPREAD * abs(self.median):
             return False
-        eighth = len(self._ordered) // 8  # half of the values are within the deviation: a quarter of them certainly is
+        eighth = len(self._ordered) // 8  # half of the values are within the deviation, so a quarter certainly is
         near = min(self._ordered[5 * eighth] - self.median, self.median - self._ordered[3 * eighth])
         return over > z * MAD_TO_SIGMA * near and over > z * MAD_TO_SIGMA * self._deviation()
 

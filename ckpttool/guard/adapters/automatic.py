@@ -193,7 +193,6 @@ class _EachCall:
 
 
 def _updated_by(optimizer: Optimizer) -> set[int]:
-    """Return the ids of an optimizer's parameters."""
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
@@ -327,7 +326,7 @@ class _Engines:
 
     def _attach(self, attach: Callable[..., Guard], *trained: Any) -> None:
         arguments = self._switch.arguments()
-        if self._guards:  # each has events of its own
+        if self._guards:  # each has separate events
             arguments["output"] = f"{self._switch.output}/model-{len(self._guards) + 1}"
         try:
             guard = attach(*trained, switched_on=VARIABLE, **arguments)

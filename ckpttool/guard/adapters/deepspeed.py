@@ -116,7 +116,7 @@ class _Update:
         self._engine = engine
         self._zero = zero
         self._guard = guard
-        self._norms: list[float] | None = None  # of the groups of this step, scaled; None: not computed
+        self._norms: list[float] | None = None  # scaled norms of this step's groups, or None if not computed
         self._usual_clip = zero.clip_grad
         GUARDED.add(zero.optimizer)
 
@@ -139,7 +139,7 @@ class _Update:
         if self._norms is None:  # the config has `compute_grad_norm: false`
             self._zero.scaled_global_norm()
         norms = self._norms or [0.0]
-        is_valid = all(math.isfinite(norm) and norm >= 0 for norm in norms)  # it replaces one that is not finite by -1
+        is_valid = all(math.isfinite(norm) and norm >= 0 for norm in norms)  # it replaces a non-finite norm by -1
         return math.hypot(*norms) / float(self._zero.loss_scale) if is_valid else math.inf
 
     def _decide(self, original: Callable[..., Any], has_overflow: bool = False) -> Any:  # noqa: FBT001, FBT002  its form

@@ -17,7 +17,6 @@ class EngineScale:
     """The engine's loss scale, with the interface that the guard expects of a loss scaler."""
 
     def __init__(self, scale: Callable[[], float]) -> None:
-        """Store a function that returns the current scale."""
         self._scale = scale
 
     @staticmethod

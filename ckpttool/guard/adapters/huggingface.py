@@ -26,7 +26,6 @@ class Attached:
     """A guard that is attached to a trainer while it trains."""
 
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
-        """Store the trainer, and the arguments of its guard."""
         self.guard: Guard | None = None
         """The guard, or None before training starts, because there is no optimizer yet."""
         self.stopped: GuardStop | None = None

@@ -42,7 +42,6 @@ class Remembered:
     """One micro-batch, with its loss and the state at its forward pass."""
 
     def __init__(self, batch: object, index: int | None, random: randomness.States, *, cloned: bool) -> None:
-        """Store the batch and the random-number states at the forward pass."""
         self.batch = batch
         if cloned:
             self.batch = map_tensors(
@@ -133,7 +132,7 @@ class StepMemory:
         self.drawn: list[Drawn] = []
         """The items that the data loaders returned for the step, in order. Empty if they are unknown."""
         self._pending: list[Drawn] = []  # since the last forward pass
-        self._loaders: set[int] = set()  # those of the training, not of an evaluation
+        self._loaders: set[int] = set()  # loaders of the training run, not of an evaluation
         self._misses_items = False
         self.is_compiled: bool | None = None
         """Whether the first loss came from compiled code. None before the first loss."""

@@ -157,7 +157,6 @@ class Locator(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401  as above
-        """Run one operation and check its result."""
         kwargs = kwargs or {}
         if len(self.events) >= MOST_EVENTS:
             return func(*args, **kwargs)

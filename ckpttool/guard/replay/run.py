@@ -61,7 +61,6 @@ class EntryDoesNotFit(Exception):  # noqa: N818  the name is a statement
     """Error for an entry whose result does not match the capture, or a capture without the data for a replay."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
-        """Store the problem and the remedy."""
         super().__init__(why)
         self.remedy = remedy
 
@@ -329,16 +328,12 @@ def replay(capture: Capture, question: NanQuestion) -> NanReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """The results of one rank."""
-
     captured: RankCapture
     losses: tuple[LossBits, ...]
     gradients: tuple[GradientFacts, ...]
 
 
 class _Session:
-    """The replay of one capture."""
-
     def __init__(
         self, capture: Capture, question: NanQuestion, device: torch.device, entry: Callable[[RankCapture], object]
     ) -> None:

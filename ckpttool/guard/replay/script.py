@@ -161,7 +161,7 @@ class Session:
 
     def _at_exit(self) -> None:
         if self.is_over or os.getpid() != self._pid or hasattr(sys, "last_type"):
-            return  # or an error of its own ended the training
+            return  # or its own error ended the training run
         report(f"{self.request.capture} was not replayed: the training ended before the end of the step")
         sys.stdout.flush()
         os._exit(ExitCode.INCOMPLETE)  # an exit code cannot be changed otherwise at this point

@@ -263,7 +263,6 @@ def causes(attributions: Sequence[Attribution]) -> tuple[Causes, ...]:
 
 
 def _advice(host: str, device: str, count: Counter[Cause]) -> str:
-    """Return the advised action for one rank."""
     where = " of ".join(part for part in (device, host) if part) or "its device"
     if count[Cause.PERSISTENT]:
         return f"drain {host or 'its host'}, and test {device or 'its device'} before it trains again"

@@ -99,7 +99,7 @@ class SpikeGuard:
         self._overflows_in_a_row = 0
         self._stop_reported = False
         self._settled = 0
-        self._recent: deque[int] = deque()  # which of the settled steps were dropped, of the last thousand
+        self._recent: deque[int] = deque()  # whether each of the last thousand settled steps was dropped
         self._alarmed: int | None = None
 
     def propose(self, row: StepMetrics, *, losses_finite: bool = True, scale: float | None = None) -> Proposal:

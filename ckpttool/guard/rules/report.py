@@ -163,7 +163,7 @@ class GuardTally:
         elif event.kind in self._faults:
             self._fault(event, rank)
         elif event.kind is GuardEventKind.ALARM and _text(values, "name") == CAPTURES_IN_A_ROW:
-            pass  # the list of captures has all of the row
+            pass  # the list of captures contains the complete series
         elif event.kind is GuardEventKind.ALARM and len(self._alarms) < MOST:
             self._alarms.setdefault(_text(values, "message"))
         elif event.kind in _FORGOT and len(self._forgotten) < MOST:

@@ -134,7 +134,6 @@ def _why(rejection: Rejection) -> str:
 
 
 def _in_short(reasons: Sequence[Finding]) -> str:
-    """Summarize several findings of one kind."""
     ranks = sorted({rank for reason in reasons for rank in reason.ranks})
     if not ranks:
         return summary_of(reasons)
