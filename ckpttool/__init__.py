@@ -120,7 +120,7 @@ def imported(name: str, places: dict[str, str], package: str) -> object:
 
 
 def document_of(answer: object) -> dict[str, object]:
-    """Return the document of an answer, for `to_dict`. Rendering is a layer above the answers."""
+    """Return the document of an answer, for `to_dict`. The layer of the answers must not import the rendering."""
     document: dict[str, object] = _module("ckpttool.core.render.answers").as_read(answer)
     return document
 

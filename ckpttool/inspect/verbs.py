@@ -86,7 +86,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def none_called(tensors: Sequence[str], count: int) -> UsageError:
-    """Return an error that no tensor has any of these names."""
+    """Return the error for requested names that match no tensor."""
     patterns = " or ".join(map(repr, tensors))
     tried = any(character in tensor for tensor in tensors for character in "*?[")
     more = "omit --tensor to show all" if tried else "a pattern such as '*norm*' finds more"
@@ -197,7 +197,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Return a file with its checkpoint, which shows its rank and its seal. Without a checkpoint, use only the file."""
+    """Return a file with its checkpoint, which provides its rank and seal. Without one, return only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)

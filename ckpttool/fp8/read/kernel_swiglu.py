@@ -110,7 +110,7 @@ def gains(
 
 
 def _values(source: ByteSource, half: _Half, at: int, rows: int, passed: Callable[[int], None] | None) -> Array:
-    """Return the values of some rows of a half of a pair."""
+    """Return the values of up to `rows` rows of a gate or up weight, from row `at` on."""
     np: Any = numpy()
     first = half.first + at
     entry = rows_of(half.entry, first, min(first + rows, half.last))

@@ -266,7 +266,7 @@ def _notes(comparison: Comparison, candidate: _Candidate, start: StartPoint) -> 
 def _with(
     plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, candidate: _Candidate
 ) -> Fp8Plan:
-    """Add the trials, expressed in the settings of their framework."""
+    """Return the plan with these trials added, expressed in the framework's settings."""
     last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else ""
     note = last.note if isinstance(last, LastStart) else None
     seen, is_scratch = candidate.seen, plan.start.evidence is Evidence.SCRATCH
@@ -311,7 +311,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
-    """Return the start for BF16 on the candidate's weights, or why no start exists. The old log ends at `ends`."""
+    """Return the start for BF16 on the candidate's weights, or why none exists. `ends` is the old log's last step."""
     tree = TreeQuestion(path=question.tree or plan.start.path)
     try:
         decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]

@@ -276,7 +276,7 @@ class _File:
         self._is_torn = False
 
     def write(self, lines: bytes, about: Mapping[str, EventValue]) -> None:
-        """Write some lines, and count the lines that were not completely written."""
+        """Write lines, and count the lines that were not completely written."""
         try:
             self._write(lines, about)
         except Exception:  # noqa: BLE001  after any error the next line may succeed, and a caller waits for this one

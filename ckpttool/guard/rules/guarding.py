@@ -56,7 +56,7 @@ _PASSED_ON = {
 
 
 class SpikeGuard:
-    """Judge of each update before it is applied. Its state is the same on all ranks, and survives restarts.
+    """Decision rule for each update before it is applied. Its state is the same on all ranks, and survives restarts.
 
     Each step needs two calls: `propose` from this rank's numbers, then `settle` with the combined proposals of all
     ranks. Only `settle` changes counters, so they are the same everywhere, even if a policy depends on values that

@@ -23,7 +23,7 @@ from ckpttool.guard.model.capture import (
 
 
 def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
-    """Return the ranks on which the fault began, in ascending order. Only ranks with files here are considered.
+    """Return the ranks on which the fault began, in ascending order. Only ranks with available files are considered.
 
     After a reduction every rank has the same gradient. A rank is therefore identified by its own loss, or else by its
     own gradients, which only a run without the other ranks shows. A single rank needs no such run. If all of these are
