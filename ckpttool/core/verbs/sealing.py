@@ -32,9 +32,9 @@ from ckpttool.core.write.reserve import keep_reserve
 from ckpttool.trainers.base import Refusal
 
 TO_SEAL = CheckQuestion(level=Level.CHECKSUM, hashes=True)
-"""The check before sealing: all bytes, compared with copies.
+"""The check before sealing, which reads all bytes and compares copies.
 
-If necessary, other saves show which tensors are copies.
+Other saves may show which tensors are copies.
 """
 
 PATIENCE_SECONDS = 30.0

@@ -114,7 +114,7 @@ def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None =
 
 
 def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
-    """Return a policy's events from log entries other than steps, none of which is judged.
+    """Return a policy's events from log entries other than steps, without judging any step.
 
     Args:
         policy: The policy's name for users.

@@ -65,7 +65,7 @@ def _weights(row: Row) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    """Print a text next to its label; a label that is too long has its own line."""
+    """Return the lines of a text next to its label; a label that is too long has its own line."""
     above, same_line = ([], label) if len(label) < _LABEL else ([label], "")
     return [*above, *_wrap(text, max(width, 2 * _LABEL), f"{same_line:{_LABEL}}", " " * _LABEL)]
 
