@@ -190,5 +190,5 @@ class Phrasing(Protocol):
         ...
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Format the settings of the trainer's own policy in its terms; return those of other policies unchanged."""
+        """Format the settings of the trainer's own policy in its terms; return other policies' settings unchanged."""
         ...

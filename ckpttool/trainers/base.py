@@ -1,4 +1,4 @@
-"""The interfaces of a trainer: the layout of its files, the meaning of its records, and its settings for a load.
+"""The interfaces of a trainer: its file layout, the meaning of its records, and its settings for loading a save.
 
 A layout has no defaults: it must define every method, and mypy reports any that is missing. A trainer's abilities are
 optional: a missing one means unknown. "Unknown", None and a `Refusal` are valid answers.
@@ -267,7 +267,10 @@ class Resume:
     plan: ResumePlan
     """The plan, without a position in the data; its next step directly follows the checkpoint's step."""
     inventory: Inventory
-    """The complete tree: a start may load files next to the chosen checkpoint instead."""
+    """The complete tree.
+
+    A start may load files next to the chosen checkpoint instead.
+    """
     storage: Storage
     data: DataQuestion
     """The user's settings for the data, excluding those from the config."""
@@ -299,7 +302,7 @@ class Effects:
 
 def no_effects(title: str) -> Effects:
     """Report that the effects of a trainer on a resume are unknown."""
-    from ckpttool.core.domain.data_position import Unknown  # a scan needs none
+    from ckpttool.core.domain.data_position import Unknown  # not needed for a scan
 
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
 

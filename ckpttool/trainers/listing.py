@@ -18,7 +18,7 @@ from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
-"""Maximum number of folders or files of one kind to open: a tree may contain thousands of similar saves."""
+"""Maximum number of folders or files of one kind to open, because a tree may contain thousands of similar saves."""
 
 HEAD_BYTES = 1024
 """Number of bytes to read from a file: enough for all formats' signatures, and for the first names in a torch file."""
@@ -172,7 +172,7 @@ def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
     def record(file: str) -> bytes | None:
         try:
             return storage.small_file(file, limit=RECORD_BYTES)
-        except OSError:  # the check of every save reports which and why
+        except OSError:  # reported by the check of every save
             return None
 
     return Listing(entries=entries, names_in=names_in, head=head, record=record)

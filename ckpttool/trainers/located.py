@@ -127,7 +127,10 @@ class Machines(Protocol):
         ...
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, preferably one that may write to the disk; this machine has no name."""
+        """Return a machine for each disk, preferably one that may write to the disk.
+
+        The result is empty if this machine reads the tree itself.
+        """
         ...
 
 

@@ -23,7 +23,7 @@ class _Save:
     folder: str
     """Pattern for the folder's name."""
     holds: tuple[str, ...]
-    """Patterns for names in the folder: each pattern must match an entry."""
+    """Patterns for names in the folder, each of which must match an entry."""
 
 
 _ANY = "(?s:.+)"

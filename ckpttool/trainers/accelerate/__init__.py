@@ -53,7 +53,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save, and `checkpoints/` to all saves."""
+    """Return the save to which a folder and its contents belong; `checkpoints/` belongs to all saves."""
     if not folder:
         return None
     first, _, rest = folder.partition("/")

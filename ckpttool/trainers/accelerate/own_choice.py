@@ -25,7 +25,7 @@ _REMEDY = f"move it out of {FOLDER}/, or pass the folder to load_state"
 
 
 def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find entries that Accelerate would load or stop at, and saves whose numbers contradict their steps.
+    """Report entries that Accelerate would load or stop at, and saves whose numbers contradict their steps.
 
     Args:
         strays: Paths in `checkpoints/` that are not saves.

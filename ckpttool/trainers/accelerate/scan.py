@@ -166,7 +166,7 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Yield the saves, and suspect those that lack files that most others have.
+    """Yield the saves, with findings about files that a save lacks and most others have.
 
     No record names the files that should exist.
     """

@@ -64,7 +64,7 @@ class LintedConfigs:
         )
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Return None: the trainer has only one layout."""
+        """Return None, because the trainer has only one layout."""
         del config
         return None
 
@@ -74,6 +74,6 @@ class LintedConfigs:
         return findings(view, problems(view, self.rules), path=config.path)
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Return no fixes: the user may have intended the settings that these rules report."""
+        """Return no fixes, because the user may have intended the settings that these rules report."""
         del config
         return ()

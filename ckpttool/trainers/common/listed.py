@@ -162,7 +162,9 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
 
 
 def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:
-    """Add the times of the tracker's save and of later saves: they show whether the tracker was written after them.
+    """Add the times of the tracker's save and of later saves.
+
+    They show whether the tracker was written after these saves.
 
     Args:
         storage: The tree.

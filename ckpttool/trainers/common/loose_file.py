@@ -79,7 +79,7 @@ def _is_one(listing: Listing) -> bool:
 
 
 def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Return None: a folder is never part of this layout, because such a file may be in any folder."""
+    """Return None, because such a file may be in any folder."""
     return None
 
 

@@ -58,7 +58,9 @@ def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
 
 
 def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome, str]:
-    """Return the outcome of a path that names no save of a tree: the start stops if the path does not exist.
+    """Return the outcome of a path that names no save of a tree.
+
+    The start stops if the path does not exist.
 
     Args:
         root: The path of the tree, as it was opened.

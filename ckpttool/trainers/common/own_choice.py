@@ -73,7 +73,7 @@ class OwnChoice:
         return self._simulation(choice, version)
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Use the config if it names the save to load; otherwise apply the rule."""
+        """Return the choice of the config if it names the save to load; otherwise apply the rule."""
         del plan
         config = start.config
         outcome, line = ConfigChoice(), None

@@ -29,7 +29,10 @@ class _Row:
     """Variables that must not be set."""
     index: str = ""
     count: tuple[str, ...] = ()
-    """Variables with the count: the first that is set decides. If none is set, the user must specify the count."""
+    """Variables with the count, of which the first that is set decides.
+
+    If none is set, the user must specify the count.
+    """
     local_index: str = ""
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
     node: str = ""

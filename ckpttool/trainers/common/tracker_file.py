@@ -74,7 +74,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
         folder_of: Returns the trainer's name for the save of a step.
         content: The value that the tracker may contain instead of a step: the name of a folder.
     """
-    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # not needed for a scan
 
     try:
         text = _text(storage)
@@ -93,7 +93,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
     """Return the tracker's contents that name a folder's save: the step, or the name if the name has no step."""
-    from ckpttool.core.domain.pointer import PointerText  # a scan needs none
+    from ckpttool.core.domain.pointer import PointerText  # not needed for a scan
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}
 

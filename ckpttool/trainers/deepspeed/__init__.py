@@ -104,7 +104,10 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a tag and its contents to the save, and `latest` to all saves. The contents identify a tag."""
+    """Return the save to which a tag and its contents belong; `latest` belongs to all saves.
+
+    The contents of a folder show whether it is a tag.
+    """
     if not folder:
         return WHOLE_TREE if file == LATEST else None
     tag = folder.partition("/")[0]

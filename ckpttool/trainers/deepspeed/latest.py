@@ -28,7 +28,7 @@ def latest_tag(storage: Storage, record: str = LATEST) -> str:
 
 def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
     """Read `latest`, or `latest_universal`."""
-    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # not needed for a scan
 
     try:
         tag = latest_tag(storage, record)

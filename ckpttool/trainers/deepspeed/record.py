@@ -101,7 +101,10 @@ class TagRecord:
         return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
 
     def has_optimizer(self, view: Seen) -> bool:
-        """Return whether the save contains optimizer state: a training run without an optimizer saves none."""
+        """Return whether the save contains optimizer state.
+
+        A training run without an optimizer saves none.
+        """
         return self.holds_optimizer or bool(self.is_optimizer_shared_out(view))
 
     def files(self, view: Seen) -> list[str] | None:

@@ -33,7 +33,10 @@ _WITHOUT_TAG = "load_checkpoint without a tag follows `latest`"
 
 
 def choose(start: OwnStart) -> Choice:
-    """Follow `latest`, as `load_checkpoint(DIR)` does without a tag, and check whether each rank finds its file."""
+    """Choose the save that `latest` names, as `load_checkpoint(DIR)` does without a tag.
+
+    The outcome shows whether each rank finds its file.
+    """
     pointer = latest_pointer(start.storage)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     outcome, because = _without_save(pointer) if save is None else _with(start, save)
@@ -121,7 +124,10 @@ def effects(resume: Resume) -> Effects:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Refuse sizes that the loader refuses: different numbers of data-parallel ranks under ZeRO, or of model parts."""
+    """Report sizes that the loader refuses.
+
+    It refuses different numbers of data-parallel ranks under ZeRO, or of model parts.
+    """
     files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
     slices = {file.slice for file in files}

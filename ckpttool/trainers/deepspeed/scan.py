@@ -51,8 +51,6 @@ from ckpttool.trainers.listing import Listing
 
 
 class _File(NamedTuple):
-    """A file in a tag's folder."""
-
     path: str
     parsed: StatesFile
     kind: Kind

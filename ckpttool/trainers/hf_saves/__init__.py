@@ -14,7 +14,10 @@ WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Report different sizes as notes only: any number of ranks can load complete files, and slices are resharded."""
+    """Report different sizes, but only as notes.
+
+    Any number of ranks can load complete files, and slices are resharded.
+    """
     from ckpttool.core.decide.data_effects import against_size
     from ckpttool.core.domain.question import AskedSizes
 

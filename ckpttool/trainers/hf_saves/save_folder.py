@@ -37,7 +37,7 @@ _SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MOST_PARTS = 4096
-"""Maximum number of parts to search for: a file name can claim any number."""
+"""Maximum number of parts to search for, because a file name can claim any number."""
 _INDEX_LIMIT = 64 << 20
 _KILLED = r"\.tmp[A-Za-z0-9]{6}"
 """Temporary name that safetensors uses before it renames the file."""
@@ -193,7 +193,10 @@ def _killed(path: str) -> Finding:
 
 
 def absent_parts(save: SaveFolder) -> Iterator[Finding]:
-    """Find parts of the weights that are missing according to the numbers in the names, and parts without an index."""
+    """Report parts of the weights that are missing according to the numbers in the names.
+
+    Parts without an index are also reported.
+    """
     parts = sorted(name for name in save.names if "-of-" in name and re.fullmatch(WEIGHTS, name))
     if not parts:
         return

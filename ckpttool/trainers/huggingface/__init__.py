@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: its saves, its logs, and its settings for a load."""
+"""Hugging Face's Trainer: its saves, its logs, and its settings for loading a save."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents to the save."""
+    """Return the save to which a folder and its contents belong."""
     save = folder.partition("/")[0]
     if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
         return None

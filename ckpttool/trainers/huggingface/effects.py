@@ -234,7 +234,7 @@ def _version(storage: Storage, path: str) -> str | None:
         transformers = parse_object(
             storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), where=path, nonfinite=True
         ).get("transformers_version")
-    except (OSError, ParseError):  # its own check reports the problem
+    except (OSError, ParseError):  # reported by its own check
         return None
     return transformers if isinstance(transformers, str) else None
 

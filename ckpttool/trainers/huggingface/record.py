@@ -282,7 +282,6 @@ class ArgumentsReader:
     """
 
     def __init__(self, storage: Storage) -> None:
-        """Store the tree."""
         self._storage = storage
         self._known: dict[bytes, Arguments] = {}
 

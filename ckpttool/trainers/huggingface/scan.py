@@ -233,7 +233,7 @@ def _part(scanned: _Scanned, later: _Scanned) -> bool:
         return False
     try:
         return logs_contradict(scanned.log, later.log, until=scanned.checkpoint.step or 0)
-    except OSError:  # which its own check reports
+    except OSError:  # reported by its own check
         return False
 
 
@@ -313,7 +313,7 @@ def _content(save: SaveFolder) -> Content:
 
 
 def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
-    """Find missing files that every save has, or that always occur together except with `save_only_model`.
+    """Report missing files that every save has, or that always occur together except with `save_only_model`.
 
     DeepSpeed's tag contains the weights and the optimizer, and often the schedule.
     """
@@ -363,7 +363,7 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Suspect a save with fewer ranks than another save, unless its steps per epoch confirm the number."""
+    """Mark a save with fewer ranks than another save as suspect, unless its steps per epoch confirm the number."""
     most = max(scanned_saves, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
     for scanned in scanned_saves:
         world = scanned.checkpoint.topology.world_size

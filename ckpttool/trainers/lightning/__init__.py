@@ -70,7 +70,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and its contents, or a save's file, to the save."""
+    """Return the save to which a folder with its contents, or a file, belongs."""
     name = folder.partition("/")[0] or file or ""
     return Part.of_save(name) if is_save(name) else None
 

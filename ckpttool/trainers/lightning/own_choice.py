@@ -211,7 +211,7 @@ def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
 
 
 def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find the files that a start without a named save would load: a stale, truncated or dangling `last.ckpt`.
+    """Report the files that a start without a named save would load: a stale, truncated or dangling `last.ckpt`.
 
     Args:
         storage: The tree.

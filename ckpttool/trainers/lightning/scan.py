@@ -74,7 +74,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
-    """Find the files that a start without a named save would load, if any."""
+    """Report the files that a start without a named save would load, if any."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.own_choice import traps

@@ -101,7 +101,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save, and the tracker to all saves."""
+    """Return the save to which a folder and its contents belong; the tracker belongs to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

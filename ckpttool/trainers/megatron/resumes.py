@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Follow the tracker, as `--load DIR` does without `--ckpt-step`, and check whether each rank finds its file."""
+    """Choose the save that the tracker names, as `--load DIR` does without `--ckpt-step`.
+
+    The outcome shows whether each rank finds its file.
+    """
     if is_there(start.storage, BRIDGE_TRACKER):
         why = f"Megatron-Bridge follows {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
         return None, Outcome.UNKNOWN, why

@@ -82,8 +82,6 @@ class _ToRead(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The files in a save's folder."""
-
     record: SaveRecord | None
     shards: tuple[Shard, ...]
     expected: tuple[str, ...] | None

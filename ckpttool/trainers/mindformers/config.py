@@ -96,7 +96,7 @@ class TrainConfigs:
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Return the findings from reading the config, and those of the remaining rules."""
+        """Return the findings from reading the config, and the findings of the remaining rules."""
         if isinstance(config, PyNativeConfig):
             further = pynative_lint.lint(config.settings, pynative_lint.BEFORE_A_START)
         else:
@@ -249,7 +249,10 @@ def _dataset_samples(data: Section) -> int | None:
 
 
 def _is_known(data: Section, section: Section, key: str) -> bool:
-    """Return whether a setting is known: if this config lacks the setting, a different file may set it."""
+    """Return whether a setting is known.
+
+    If this config lacks the setting, a different file may set it.
+    """
     return key in section or _BASE not in data
 
 

@@ -197,13 +197,13 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
         values["checkpoint.load_path"] = load.load_checkpoint  # it overrides the top-level key
         if section.get("no_load_optim") is not None:
             values["checkpoint.no_load_optim"] = False  # it overrides resume_training
-    # Never under `trainer:`, as in the documentation: there, any key but two stops every start.
+    # Never under `trainer:`, as in the documentation: there, any key except two stops every start.
     data = (setting for setting in plan.load.data if not setting.is_default or setting.place.name in document)
     return values | {setting.place.name: setting.value for setting in data}
 
 
 def _editable(editor: Editor, section: str) -> Mapping:
-    """Return the mapping to edit: that of a section, or the top level."""
+    """Return the mapping to edit, which is a section or the top level."""
     if not section:
         return editor.top
     entry = editor.top.entries.get(section)
@@ -249,7 +249,7 @@ def _same(first: object, second: object) -> bool:
         return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(_same, first, second))
-    return first == second or (first != first and second != second)  # noqa: PLR0124  # only not-a-number differs from itself
+    return first == second or (first != first and second != second)  # noqa: PLR0124  # only NaN differs from itself
 
 
 def _shown(value: object) -> str:

@@ -55,7 +55,10 @@ _POSITIVE = (
 )  # fmt: skip
 
 _OF_SAVES = ("save_checkpoint_steps", "keep_checkpoint_max")
-"""Settings of each callback that saves: if a setting is 0, the start fails, or nothing is saved."""
+"""Settings of each callback that saves.
+
+If a setting is 0, the start fails, or nothing is saved.
+"""
 
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -291,7 +294,7 @@ def _prefix(view: ConfigView) -> Iterator[Problem]:
             )
 
 
-# Whether a training starts, on the ranks and slices that its author intends -------------------------------------------
+# Whether a run starts, on the ranks and slices that its author intends ------------------------------------------------
 
 _TRAINS = frozenset({"train", "finetune"})
 
@@ -345,11 +348,14 @@ def _data_strategy(view: ConfigView) -> Iterator[Problem]:
         )
 
 
-# Files that a training saves ------------------------------------------------------------------------------------------
+# Files that a run saves -----------------------------------------------------------------------------------------------
 
 
 def _saved_as(view: ConfigView, callback: str) -> str:
-    """Return the format of the saved files: newer models and the newer layout are never saved as ckpt."""
+    """Return the format of the saved files.
+
+    Newer models and the newer layout are never saved as ckpt.
+    """
     if view.get("use_legacy") is False or view.is_newer_layout:
         return "safetensors"
     return str(view.get(f"{callback}.checkpoint_format") or "ckpt")
@@ -556,7 +562,6 @@ def _too_low(view: ConfigView) -> Iterator[Problem]:
 
 
 def _reached(view: ConfigView, key: str, effect: str, instead: str) -> Iterator[Problem]:
-    """Report a threshold that every norm reaches."""
     value = view.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
         message = f"`{key.rpartition('.')[2]}` is {value}: every norm reaches it, so {effect}"

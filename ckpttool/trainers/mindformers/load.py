@@ -30,7 +30,7 @@ class LoadKeys:
     True in the newer layout, in which `load_checkpoint` already names the iteration's folder.
     """
     load_ckpt_format: str
-    """`ckpt` or `safetensors`."""
+    """Format of the files: `ckpt` or `safetensors`."""
     use_legacy_format: bool
 
     def settings(self, first: tuple[Rename, ...] = ()) -> LoadSettings:

@@ -39,13 +39,16 @@ class Start:
 
     plan: ResumePlan
     inventory: Inventory
-    """The complete tree: a start may load files next to the chosen checkpoint instead."""
+    """The complete tree.
+
+    A start may load files next to the chosen checkpoint instead.
+    """
     load_path: str
     """The absolute `load_checkpoint` that a launch config would contain."""
     config: TrainConfig | None = None
     """The config; None if unknown, in which case a rule that needs a config reports nothing."""
     fault_tolerance: str = ""
-    """`MS_ENABLE_TFT` as the start will see it."""
+    """Value of `MS_ENABLE_TFT` in the environment of the start."""
     logged_epoch: int | None = None
     """Batches per epoch when the checkpoint was saved, from the training log; None if the log does not show it."""
     deduplicated: bool | None = None

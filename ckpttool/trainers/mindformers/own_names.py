@@ -31,7 +31,9 @@ class Pick:
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:
-    """Return the epoch and step in a file name: the first match, anywhere in the name.
+    """Return the epoch and step in a file name.
+
+    Only the first match counts, wherever it is in the name.
 
     Raises:
         StopsError: The name has no match. One such file stops the resume.

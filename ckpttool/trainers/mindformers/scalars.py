@@ -67,7 +67,10 @@ class TrainState:
     """Samples per batch over all ranks; files from MindFormers 1.2 lack this number."""
     consumed_samples: int | None = None
     by_own_writer: bool = False
-    """Whether ckpttool's writer made the file: this writer records health only if it was measured."""
+    """Whether ckpttool's writer made the file.
+
+    This writer records health only if it was measured.
+    """
 
     @property
     def scalars(self) -> Scalars:

@@ -131,7 +131,7 @@ _Told = tuple[list[int], Iterator[tuple[str, SavedLayout | None]]]
 _STRATEGIES, _LAYOUTS = 2 * 8 + 2, 3 * 8 + 2
 """Keys of `ParallelStrategyMap`: the operators' strategies, each with its stage, and the parameters' layouts."""
 _NAME, _CONTENT = 1 * 8 + 2, 2 * 8 + 2
-"""Keys of an item in either of these."""
+"""Keys of an item in either of these maps."""
 _STAGE = 1 * 8
 _GRID, _TENSOR_MAP, _SPLIT_SHAPE, _OFFSETS, _FIELD, _STEP, _SHARERS = 10, 18, 26, 34, 40, 48, 56
 """Keys of `ParallelLayouts`, in the order of the message's fields."""

@@ -39,7 +39,7 @@ class DatasetStates:
 def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
     """Find the state file of each rank as the loader does.
 
-    The `datasets` library is responsible for the contents of a state.
+    The contents of a state are not checked, because they belong to the `datasets` library.
 
     Args:
         folder: The folder of the step.

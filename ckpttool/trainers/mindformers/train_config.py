@@ -86,7 +86,7 @@ class TrainConfig(RunConfig):
     sink_mode: bool
     epochs: int | None
     load_ckpt_format: str
-    """`ckpt` or `safetensors`; MindFormers' default is `ckpt`."""
+    """Format of the files to load: `ckpt` or `safetensors`; MindFormers' default is `ckpt`."""
     auto_trans_ckpt: bool
     """Whether MindFormers re-slices a checkpoint from a different world size while loading."""
     use_legacy_format: bool

@@ -26,7 +26,7 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def number_as_text(view: View) -> Iterator[Problem]:
-    """Find numbers with an exponent that YAML 1.1 reads as text, such as `1e-5`."""
+    """Report numbers with an exponent that YAML 1.1 reads as text, such as `1e-5`."""
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
@@ -49,7 +49,7 @@ def number_as_text(view: View) -> Iterator[Problem]:
 
 
 def odd_numbers(view: View) -> Iterator[Problem]:
-    """Find octal and base-60 numbers."""
+    """Report octal and base-60 numbers."""
     for entry in view.entries:
         if entry.spelt is None or isinstance(entry.value, str):
             continue
@@ -65,7 +65,7 @@ def odd_numbers(view: View) -> Iterator[Problem]:
 
 
 def none_as_text(view: View) -> Iterator[Problem]:
-    """Find Python's None, which YAML reads as text."""
+    """Report Python's None, which YAML reads as text."""
     for entry in view.entries:
         if entry.spelt == "None" and entry.value == "None":
             yield note(

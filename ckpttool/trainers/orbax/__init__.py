@@ -50,7 +50,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save."""
+    """Return the save to which a folder and its contents belong."""
     name = folder.partition("/")[0]
     if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
         return None

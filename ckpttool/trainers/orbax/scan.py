@@ -39,8 +39,6 @@ _OF_PROCESS = "ocdbt.process_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """The record of a save."""
-
     items: dict[str, str]
     """Names of handlers by item; an empty item name means the save's own folder."""
     metrics: int

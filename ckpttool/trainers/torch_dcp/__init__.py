@@ -43,7 +43,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save."""
+    """Return the save to which a folder and its contents belong."""
     from ckpttool.core.records import OWN_FOLDER  # help that lists the layouts reads no folder
     from ckpttool.core.storage.base import Kind
 

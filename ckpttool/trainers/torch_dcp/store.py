@@ -182,7 +182,7 @@ def _records(
 
     Return None if a record is too large or invalid; an invalid record also gives a finding.
     """
-    from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree with only names needs neither
+    from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # not needed for a tree with only names
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
     parts: list[DcpMetadata] = []
@@ -429,7 +429,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
         try:
             with storage.open(_below(folder, content.path)) as source:
                 values[name] = plain_values(source, content.offset, content.offset + content.length)
-        except (OSError, BrokenPickleError):  # the later check of every file reports which and why
+        except (OSError, BrokenPickleError):  # reported by the later check of every file
             continue
     return values
 

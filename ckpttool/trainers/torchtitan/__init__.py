@@ -45,7 +45,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save."""
+    """Return the save to which a folder and its contents belong."""
     name = folder.partition("/")[0]
     return Part.of_save(name) if re.fullmatch(SAVE, name) else None
 

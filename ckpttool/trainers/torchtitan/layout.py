@@ -110,5 +110,5 @@ def _mentions(storage: Storage, path: str, key: bytes) -> bool:
         with storage.open(path) as source:
             begins = range(0, source.stamp.size, _PIECE)
             return any(key in source.read(begin, _PIECE + len(key)) for begin in begins)
-    except OSError:  # which the later check reports
+    except OSError:  # reported by the later check
         return False

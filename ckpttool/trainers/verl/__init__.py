@@ -37,7 +37,7 @@ KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": 
 
 
 def holds_a_model(names: Iterable[str]) -> bool:
-    """Return whether a folder with these names is that of one model, with a rank's file in it."""
+    """Return whether a folder with these names contains a rank's file of a model."""
     return any(re.fullmatch(STATES, name) for name in names)
 
 
@@ -63,7 +63,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a save's folder and contents to the save, and the tracker to all saves."""
+    """Return the save to which a folder and its contents belong; the tracker belongs to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

@@ -104,7 +104,7 @@ def _yielded(resume: Resume, path: str) -> int | None:
     try:
         with resume.storage.open(path) as source:
             state = plain_values(source)
-    except (OSError, BrokenPickleError):  # which the check of the file reports
+    except (OSError, BrokenPickleError):  # reported by the check of the file
         return None
     return batches_in(state)
 

@@ -152,9 +152,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: Tracked | None) -> Iterator[Checkpoint]:
-    """Suspect a number beyond the tracker that neither the loader's batch count nor the order of saves confirms.
+    """Yield the saves, with a finding for each number beyond the tracker that nothing confirms.
 
-    Without a tracker, the lowest number counts as correct, unless that save's own count contradicts it.
+    The loader's batch count or the order of the saves can confirm a number. Without a tracker, the lowest number counts
+    as correct, unless that save's own count contradicts it.
     """
     named_step = None if tracked is None else tracked.step or 0
     beyond = [save for save in saves if named_step is None or (save.step or 0) > named_step]
@@ -192,7 +193,10 @@ def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) 
 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
-    """Suspect the numbers of saves that each have a different save's batch count, because their names were swapped."""
+    """Yield the saves, with findings for saves whose names were swapped.
+
+    Each of these saves has a different save's batch count.
+    """
     exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
@@ -212,10 +216,11 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return the saves whose batch counts form a cycle: the step that each save counts, by the step in its name.
+    """Return saves with swapped names: the step that each save counts, by the step in its name.
 
-    With one batch per step, a step minus its count is the number of batches in earlier epochs, which is a multiple of
-    the batches per epoch. No such number leads from one correctly named save to another.
+    The batch counts of such saves form a cycle. With one batch per step, a step minus its count is the number of
+    batches in earlier epochs, which is a multiple of the batches per epoch. No such number leads from one correctly
+    named save to another.
 
     Args:
         counts: Number of batches that each save had read in its epoch, by the step in its name.
@@ -235,7 +240,7 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
 def _with_other_updates(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Checkpoint]:
-    """Suspect the numbers of saves that count a different number of updates.
+    """Yield the saves, with a finding for each save that counts a different number of updates.
 
     A run that started with a different run's weights, or that trains only its critic at first, counts fewer in all of
     its saves, by the same number. Several updates per step are usual.
@@ -335,13 +340,13 @@ def _steps_of(storage: Storage, path: str) -> list[int]:
             contents = torch_contents(source, directory.entries if directory.verifiable else ())
             steps = [entry for entry in contents.entries if entry.name.endswith(".step")]
             values = read_single(source, steps[:_MOST_PARAMETERS])
-    except OSError:  # the check of every file reports its problems
+    except OSError:  # reported by the check of every file
         return []
     return [int(value) for _, value in values if isinstance(value, (int, float)) and 0 <= value < 10**STEP_DIGITS]
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
-    """Return whether a number beyond the tracker is that of the next save, or agrees with the batches read.
+    """Return whether a number beyond the tracker belongs to the next save, or agrees with the batches read.
 
     Args:
         step: The step in the save's name.
@@ -506,7 +511,7 @@ def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
     """Return the content of `data.pt`; None if the file does not exist, or is larger than a loader's state can be."""
     try:
         return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
-    except OSError:  # the check of every file reports its problems
+    except OSError:  # reported by the check of every file
         return None
 
 

@@ -90,7 +90,6 @@ def entries_in(record: JsonObject, what: str) -> Entries:
 
 
 def _shapes(tensors: JsonObject, what: str) -> dict[_Slice, list[tuple[int, ...]]]:
-    """Return the shapes of each slice."""
     shapes: dict[_Slice, list[tuple[int, ...]]] = defaultdict(list)
     for name, described in tensors.items():
         where = f"{what}: {name}"

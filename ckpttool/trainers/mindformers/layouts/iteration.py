@@ -148,7 +148,7 @@ class MindFormersIteration:
         path = f"{checkpoint.name}/metadata.json"
         try:
             return with_entries(checkpoint, _from_metadata(storage, path, entries_in, files=len(checkpoint.shards)))
-        except FileNotFoundError:  # it was removed since the scan
+        except FileNotFoundError:  # it was removed after the scan
             return checkpoint
         except ParseError as error:
             wrong = listed_damage(Code.META_UNREADABLE, error.within(path), path)
@@ -181,7 +181,7 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive the path from that of a different rank, because data-parallel ranks save the same data."""
+        """Derive the path from the path of a different rank, because data-parallel ranks save the same data."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
@@ -335,7 +335,7 @@ def _shards_in(
 
 
 def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Find files that MindFormers would read in addition to the two files of a single card.
+    """Report files that MindFormers would read in addition to the two files of a single card.
 
     Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
     finds, and raises an error if two files contain the same parameter.

@@ -20,7 +20,7 @@ _MOST_OPENED = 256
 These files determine the number of ranks.
 """
 
-# The number of digits is limited: no training has larger step numbers, and int() of a million digits takes seconds.
+# The number of digits is limited: no run has larger step numbers, and int() of a million digits takes seconds.
 # Compiled at the first stray: most trees have none.
 _SHARD = (
     r"(?s)rank_(?P<folder>[0-9]{1,9})/(?P<head>.+)_rank_(?P<rank>[0-9]{1,9})(?:_(?P<run>[0-9]{1,9}))?"

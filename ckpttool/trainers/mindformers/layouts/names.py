@@ -40,7 +40,7 @@ No file name can contain it.
 """
 
 MAX_RANK_DIGITS = 9
-"""Maximum number of digits in a rank: int() of a million digits takes seconds."""
+"""Maximum number of digits in a rank, because int() of a million digits takes seconds."""
 
 ITERATION_START = "iteration_"
 """Beginning of a save folder's name in the newer layout."""
@@ -86,7 +86,7 @@ class FileName(NamedTuple):
     format: FormatName = FormatName.MINDSPORE_CKPT
 
 
-# At most 18 digits: no training has larger step numbers, and int() of a million digits takes seconds. The companion
+# At most 18 digits: no run has larger step numbers, and int() of a million digits takes seconds. The companion
 # files that macOS writes when it copies files to a disk with another file system begin with `._`: they are not shards.
 # A pattern is compiled at the first name that needs it: many trees have no such names, and strays are rare.
 _CHECKPOINT = (
@@ -152,7 +152,7 @@ def rank_of_folder(name: str) -> int | None:
 
 
 def is_iteration(name: str) -> bool:
-    """Return whether a name is that of a save's folder in the newer layout."""
+    """Return whether a name is a save's folder name in the newer layout."""
     return name.startswith(ITERATION_START) and re.fullmatch(_ITERATION, name) is not None
 
 
@@ -202,7 +202,7 @@ def _is_unified(listing: Listing) -> bool:
 
 
 def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map any file in the root to the complete tree, because the tree is one save."""
+    """Return the complete tree for any file in the root, because the tree is one save."""
     return None if folder or file is None else WHOLE_TREE
 
 
@@ -212,7 +212,7 @@ def _is_iteration(listing: Listing) -> bool:
 
 
 def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map an iteration's folder and contents to the save, and the tracker to all saves."""
+    """Return the save to which a folder and its contents belong; the tracker belongs to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     save = folder.partition("/")[0]
@@ -235,7 +235,7 @@ def _is_rank(listing: Listing) -> bool:
 
 
 def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map a rank's folder to all ranks, and a shard in the folder to the save on all ranks.
+    """Return all ranks for a rank's folder, and the save on all ranks for a shard in such a folder.
 
     A training run that switched from the newer layout leaves its tracker behind.
     """
@@ -249,7 +249,7 @@ def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Ref
     parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
     if parsed.kind is not FileKind.CHECKPOINT:
         return Refusal(why=f"is not a checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
-    # Use the file's own name: other files may have the same label in another format, or in another training.
+    # Use the file's own name: other files may have the same label in another format, or in another run.
     return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
 
 

@@ -66,7 +66,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     """Return the meta.json contents of every rank with a shard of a checkpoint, as written with that save."""
-    from ckpttool.core.domain.pointer import PointerText  # a scan needs none
+    from ckpttool.core.domain.pointer import PointerText  # not needed for a scan
 
     position = epoch_step(checkpoint)
     if position is None:
@@ -79,7 +79,7 @@ def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
 
 
 def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
-    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # not needed for a scan
 
     path = f"rank_{rank}/meta.json"
     try:

@@ -102,7 +102,7 @@ class MindFormersRank:
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Derive the path from that of a different rank, because data-parallel ranks save the same data."""
+        """Derive the path from the path of a different rank, because data-parallel ranks save the same data."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -321,7 +321,7 @@ def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequ
 def _unproven_shrinks(
     inventory: Inventory, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence]
 ) -> dict[tuple[str, int], Finding]:
-    """Suspect a run on fewer ranks than an earlier run as long as it has only one save.
+    """Report a run on fewer ranks than an earlier run as suspect, as long as it has only one save.
 
     A crash during the first save of a run looks the same if the slower ranks left no file. No crash repeats at the same
     rank: a second save of that size, also by a later run, proves that the size is intended. So does a config for

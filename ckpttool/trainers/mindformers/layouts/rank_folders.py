@@ -19,7 +19,10 @@ from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 
 _META_MARK = b"_rank_\\u0000"
-"""RANK_MARK as JSON text encodes it: ranks with the same record then have the same bytes."""
+"""RANK_MARK as encoded in JSON text.
+
+Ranks with the same record then have the same bytes.
+"""
 
 _FILE, _LOST = Kind.FILE, Kind.LOST
 
@@ -128,7 +131,10 @@ def _shapes_of(
 
 
 def _is_cut_the_same(shape: str) -> bool:
-    """Return whether `shape_of` and `replace` agree for any rank: each name has one mark, before `_` or `-`."""
+    """Return whether `shape_of` and `replace` agree for any rank.
+
+    They agree if each name has one mark, before `_` or `-`.
+    """
     for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)
         if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):

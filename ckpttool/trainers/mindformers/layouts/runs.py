@@ -216,12 +216,15 @@ def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -
             header = read_header(source, named=name.format, facts=FACTS)
             is_own = any(entry.name == OWN_STATE for entry in header.entries)
             return replace(state_in(header.scalars), by_own_writer=is_own)
-    except OSError:  # the later check of every shard reports which and why
+    except OSError:  # reported by the later check of every shard
         return None
 
 
 def _fits(state: TrainState, position: EpochStep) -> bool:
-    """Return whether this label is possible for a shard: an epoch has at least one step."""
+    """Return whether this label is possible for a shard.
+
+    An epoch has at least one step.
+    """
     if state.epoch_num is not None and state.epoch_num != position.epoch:
         return False
     step = state.step_num
@@ -229,7 +232,7 @@ def _fits(state: TrainState, position: EpochStep) -> bool:
 
 
 def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState]) -> set[str]:
-    """Find saves whose steps contradict their labels, jump, or precede the steps of an earlier run.
+    """Return the saves whose steps contradict their labels, jump, or precede the steps of an earlier run.
 
     Such saves may be genuine: after a resume, labels are not in order, and a rewind repeats steps. So shards of more
     ranks are read to decide.

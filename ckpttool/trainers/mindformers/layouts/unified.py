@@ -48,7 +48,7 @@ NAME = "unified"
 class MindFormersUnified:
     """The layout of a folder with `hyper_param.safetensors`.
 
-    MindFormers loads the whole folder, so there is nothing to choose.
+    MindFormers loads the complete folder, so there is nothing to choose.
     """
 
     name = UNIFIED_LAYOUT
@@ -162,7 +162,7 @@ def _state(storage: Storage) -> TrainState:
     try:
         with storage.open(SCALARS_FILE) as source:
             return state_in(read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).scalars)
-    except OSError:  # the later check of every file reports which and why
+    except OSError:  # reported by the later check of every file
         return TrainState()
 
 

@@ -48,13 +48,11 @@ class MindFormersLogs:
 
 
 def _rank_logs(folder: str) -> tuple[RankLogs, ...]:
-    """Return the logs in `rank_N/` folders."""
     ranks = [(int(rank), os.path.join(folder, name)) for name, rank in _numbered(folder, _RANK_FOLDER)]
     return tuple(logs for _, path in sorted(ranks) if (logs := _info_logs(path)))
 
 
 def _worker_logs(folder: str) -> tuple[RankLogs, ...]:
-    """Return the logs that `msrun` wrote."""
     workers = [(int(rank), os.path.join(folder, name)) for name, rank in _numbered(folder, _WORKER_LOG)]
     return tuple((path,) for _, path in sorted(workers))
 

@@ -30,7 +30,7 @@ _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _LM_LOSS = re.compile(rb"\blm_loss: (\d+\.\d+)")
-"""The loss without the balance term of a mixture of experts: comparisons of runs use this loss."""
+"""The loss without the balance term of a mixture of experts, for comparisons of runs."""
 _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
@@ -193,7 +193,10 @@ class _Reader:
     def _mixed(
         self, block: Block, matches: list[_Match], steps: list[StepMetrics | None], marks: list[_Mark]
     ) -> Iterator[LogItem]:
-        """Read all lines in order: a monitor's line belongs to the previous step."""
+        """Read all lines in order.
+
+        A monitor's line belongs to the previous step.
+        """
         calls: list[tuple[int, Callable[[], Iterable[LogItem]]]] = [
             (match.start(), partial(handle, self, block, match)) for handle, match in marks
         ]
@@ -430,7 +433,6 @@ class _Reader:
 
 
 def _rate(line: bytes) -> float | None:
-    """Return the learning rate that a step line shows."""
     match = _RATE.search(line)
     return float(match[1]) if match else None
 

@@ -61,7 +61,7 @@ class PyNativeConfig(RunConfig):
 
     trainer: str = "mindformers"
     steps: int
-    """Number of steps in the whole training run: `training.steps`."""
+    """Number of steps in the complete training run: `training.steps`."""
     local_batch_size: int
     """Samples per micro-batch of one data-parallel rank."""
     ranks_per_replica: int

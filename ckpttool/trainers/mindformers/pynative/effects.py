@@ -123,7 +123,9 @@ def _other_batch(resume: Resume, config: PyNativeConfig | None, begin: int) -> I
 
 
 def _updates(resume: Resume) -> int | None:
-    """Read the optimizer's step from the optimizer file: a changed batch size makes it differ from the trainer's step.
+    """Read the optimizer's step from the optimizer file.
+
+    It differs from the trainer's step if the batch size has changed.
 
     Raises:
         IncompleteError: The file cannot be read.
@@ -169,7 +171,6 @@ def _next_saves(begin: int, config: PyNativeConfig) -> str:
 
 
 def _overwritten(resume: Resume, config: PyNativeConfig, begin: int) -> Iterator[Finding]:
-    """Report the existing saves that the run will replace."""
     root = resume.inventory.root
     if resume.inventory.layout != ITERATION_LAYOUT or not config.enable_save:
         return

@@ -19,7 +19,7 @@ _NO_THRESHOLD = (
 
 
 class PyNativeWords:
-    """Translation of ckpttool's advice, for which the trainer has no settings."""
+    """ckpttool's advice in the terms of the PyNative trainer, which has no settings for it."""
 
     @property
     def own_policy(self) -> str | None:

@@ -46,7 +46,7 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
             use_legacy_format=mine.use_legacy_format,
         )
         world = world or mine.world_size
-    if newest is not None:  # else only the folders show the number of ranks, and no folder has a checkpoint
+    if newest is not None:  # otherwise only the folders show the number of ranks, and no folder has a checkpoint
         world = newest.topology.world_size or 1
     settings = replace(settings, world_size=world or None)
     return view_for_mindformers(folder, settings, output=open_storage(above(start.storage.root)))

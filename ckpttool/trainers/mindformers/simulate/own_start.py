@@ -62,8 +62,6 @@ class _HoldsModelError(StopsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoadSettings:
-    """The load settings of a config."""
-
     key: str
     """Name of the key that contains the path."""
     path: Value

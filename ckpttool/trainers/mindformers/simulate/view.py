@@ -21,7 +21,7 @@ from ckpttool.trainers.mindformers.own_names import UnreadError
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
 _NOT_THERE = frozenset({Kind.OTHER, Kind.LOST})
-_MAX_TRACKER = 1 << 16  # a number of some digits
+_MAX_TRACKER = 1 << 16  # a number has only a few digits
 
 
 class Reading(str, Enum):
@@ -95,7 +95,7 @@ class HealthView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataView:
-    """A metadata.json: the shards that it assigns to the checkpoint."""
+    """The shards that a metadata.json assigns to the checkpoint."""
 
     reading: Reading
     files: tuple[str, ...] = ()
