@@ -21,6 +21,7 @@ from ckpttool.postflight.model.questions import PostflightQuestion
 from ckpttool.postflight.read.logs import Runs, runs_of
 from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
 from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare
+from ckpttool.postflight.rules.samples import in_steps_of, judged_by_samples
 from ckpttool.trainers.registry import log_reader, trainers
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion,
         comparison = compare(runs.before, runs.after, _resume(facts, saved, source))
     except NothingToCompare as error:
         return _answer(facts, question, resumed, why=str(error))
-    return _answer(facts, question, resumed, comparison=comparison, why=_other_batches(facts, saved))
+    why = _other_batches(facts, saved)
+    if why is not None:
+        comparison = _by_samples(facts, comparison, saved, why)
+    return _answer(facts, question, resumed, comparison=comparison, why=why)
 
 
 def _scanned(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion) -> Tree | None:
@@ -205,11 +209,26 @@ def _other_batches(facts: _Facts, saved: Step) -> str | None:
     return f"the global batch size changed from {before:g} to {after:g}, so no step repeats the same samples"
 
 
-def _position_alone(comparison: Comparison, why: str) -> Comparison:
-    """Withdraw all judgements except that of the position."""
-    others = (replace(judged, state=State.NOT_SHOWN, why=why, word=None) for judged in comparison.aspects)
-    aspects = (comparison.of(Aspect.POSITION), *(judged for judged in others if judged.aspect is not Aspect.POSITION))
-    return replace(comparison, aspects=aspects, repeated=(), median_z=None)
+def _by_samples(facts: _Facts, comparison: Comparison, saved: Step, why: str) -> Comparison:
+    """Judge data and weights by the losses of the same samples; withdraw all judgements by equal steps.
+
+    Args:
+        facts: What is known besides the logs.
+        comparison: The comparison step by step, of which only the position is valid.
+        saved: The step of the save, in steps of the resumed run.
+        why: Why the comparison step by step is not valid.
+    """
+    judged = {aspect: Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in Aspect}
+    judged[Aspect.POSITION] = comparison.of(Aspect.POSITION)
+    before, after = facts.batch_sizes(saved)
+    resume_is_right = judged[Aspect.POSITION].state is not State.CONTRADICTED
+    averaged = facts.logger is not None and facts.logger.logs_mean_loss
+    if before and after and after > before and not after % before and resume_is_right and not averaged:
+        saved_before = saved if facts.plan is None else facts.plan.saved_before
+        rows = in_steps_of(int(after // before), facts.runs.before, saved_before, saved)
+        found = judged_by_samples(rows, facts.runs.after, saved)
+        judged |= {one.aspect: one for one in found or ()}
+    return replace(comparison, aspects=tuple(judged.values()), repeated=(), median_z=None)
 
 
 def _answer(
@@ -227,11 +246,9 @@ def _answer(
         question: The question.
         resumed: The save, and the logs.
         comparison: The comparison; None without two runs.
-        why: Why there is no comparison, or why only the position can be compared.
+        why: Why there is no comparison, or why the runs cannot be compared step by step.
     """
     accepted = words_of(question.allowed)
-    if comparison is not None and why is not None:
-        comparison = _position_alone(comparison, why)
     if comparison is None:
         aspects = tuple(Judged(aspect=aspect, state=State.NOT_SHOWN, why=str(why)) for aspect in Aspect)
         conclusion = Conclusion(outcome=Outcome.UNKNOWN, missing=why, is_final=bool(facts.runs.after))

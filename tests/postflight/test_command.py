@@ -204,6 +204,11 @@ def piped(text: str, way: str) -> Said:
     return ask("postflight", "-", "--before", BEFORE, "--after", after(way), "--json", stdin=text)
 
 
+def doubled(batch: int = 16) -> str:
+    """The plan of a resume with another batch size, whose steps are counted in its own batches."""
+    return plan(data=json.loads(plan())["data"] | {"global_batch_size": batch, "next_step": 251})
+
+
 class TestPlan:
     @pytest.mark.usefixtures("tree")
     @pytest.mark.parametrize(("way", "code"), [("exact", ExitCode.OK), ("older_save", ExitCode.DAMAGE)])
@@ -229,12 +234,33 @@ class TestPlan:
         assert piped(text, "exact").json["saved_step_source"] == "plan"
 
     @pytest.mark.usefixtures("tree")
-    def test_a_changed_batch_size_is_no_fault(self) -> None:
-        data = json.loads(plan())["data"] | {"global_batch_size": 16, "next_step": 251}
-        said = piped(plan(data=data), "batch_doubled")
+    def test_a_doubled_batch_is_compared_by_the_losses_of_the_same_samples(self) -> None:
+        said = piped(doubled(), "batch_doubled")
         assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
-        assert states(said) == ["proven", "not-shown", "not-shown", "not-shown"]
+        assert states(said) == ["proven", "consistent", "not-shown", "not-shown"]
         assert "from 8 to 16" in said.json["missing"]
+
+    @pytest.mark.usefixtures("tree")
+    def test_other_data_in_a_doubled_batch_are_a_fault(self, tmp_path: Path) -> None:
+        rows = rows_of(after("batch_doubled"))
+        moved = [{**row, "loss": other["loss"]} for row, other in zip(rows, rows[7:] + rows[:7], strict=True)]
+        other_data = write_rows(tmp_path / "after.csv", moved)
+        said = ask("postflight", "-", "--before", BEFORE, "--after", other_data, "--json", stdin=doubled())
+        assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-data-other"])
+
+    @pytest.mark.usefixtures("tree")
+    def test_fresh_weights_with_a_doubled_batch_are_a_fault(self, tmp_path: Path) -> None:
+        fresh = [{**row, "step": str(int(row["step"]) + 250)} for row in rows_of(BEFORE)[:50]]
+        scratch = write_rows(tmp_path / "after.csv", fresh)
+        said = ask("postflight", "-", "--before", BEFORE, "--after", scratch, "--json", stdin=doubled())
+        assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-weights-lost"])
+
+    @pytest.mark.usefixtures("tree")
+    @pytest.mark.parametrize("batch", [4, 12])
+    def test_a_batch_that_is_no_multiple_of_the_old_one_shows_the_position_alone(self, batch: int) -> None:
+        said = piped(doubled(batch), "batch_doubled")
+        assert said.code == ExitCode.INCOMPLETE
+        assert states(said) == ["proven", "not-shown", "not-shown", "not-shown"]
 
     @pytest.mark.parametrize(
         ("text", "why"),

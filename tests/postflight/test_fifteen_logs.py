@@ -31,7 +31,7 @@ ALARMS = ("rng_lost",)
 """Something is wrong, and a word is allowed but not required."""
 
 ELSEWHERE = ("batch_doubled",)
-"""The rules compare step by step; `test_command.py` shows that no step is compared after a change of the batch size."""
+"""The rules compare step by step; `test_command.py` compares the losses of the same samples instead."""
 
 
 def metrics(rows: list[Row]) -> list[StepMetrics]:

@@ -34,6 +34,8 @@ class Plan:
     """The checkpoint folder."""
     saved: Step
     """The step before the first step of the resumed run, in steps of the resumed run."""
+    saved_before: Step
+    """The step of the save, in steps of the run that saved."""
     world_size: int | None
     """Ranks of the run that saved."""
     batch_before: int | None
@@ -91,7 +93,7 @@ def _plan(document: JsonObject, where: str) -> Plan:
     if document.get("resume") is None:
         raise NothingToResumeError(f"{where} chooses no checkpoint of {root}: ckpttool resolve {root} shows why")
     resume = get_object(document, "resume", where=where)
-    saved = Step(get_int(resume, "step", minimum=0, where=where))
+    saved = saved_before = Step(get_int(resume, "step", minimum=0, where=where))
     batch_after = None
     if document.get("data") is not None:
         data = get_object(document, "data", where=where)
@@ -101,6 +103,7 @@ def _plan(document: JsonObject, where: str) -> Plan:
     return Plan(
         root=root,
         saved=saved,
+        saved_before=saved_before,
         world_size=get_optional_int(resume, "world_size", minimum=1, where=where),
         batch_before=get_optional_int(resume, "global_batch_size", minimum=1, where=where),
         batch_after=batch_after,
