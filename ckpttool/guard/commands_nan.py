@@ -83,7 +83,7 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
     """
     from ckpttool.guard.verbs import nan
 
-    asked = replace(question, record=False) if output.is_dry_run() else question
+    effective = replace(question, record=False) if output.is_dry_run() else question
     with progress.busy("recomputing the step", quiet=quiet):
-        answer = nan.replay_nan(asked)
+        answer = nan.replay_nan(effective)
     raise typer.Exit(show(answer, fmt))

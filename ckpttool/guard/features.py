@@ -95,7 +95,7 @@ class SilentErrors:
                 return False
             now = time.time()
             at = LocalTime(now + time.localtime(now).tm_gmtoff)  # this machine's own clock, as in its logs
-            self._tell(self._detector.take(self._probe.values(), at=at, step=step))
+            self._emit_all(self._detector.take(self._probe.values(), at=at, step=step))
             return self._detector.wants_checksum
 
         if self._detector is None and not self._wrong_settings:
@@ -108,7 +108,7 @@ class SilentErrors:
         def take() -> None:
             if self._detector is None or self._probe is None:
                 return
-            self._tell(self._detector.agree(wanted=agreed.strike, step=step))
+            self._emit_all(self._detector.agree(wanted=agreed.strike, step=step))
             if step % self._every == 0 or not agreed.is_finite:  # then the ranks concerned are determined
                 scale = self._scaling.scale()
                 self._probe.take(step, scale=1.0 if scale is None else scale)
@@ -118,7 +118,7 @@ class SilentErrors:
         if self._detector is not None:
             self._contain.run(Part.FEATURES, take)
 
-    def _tell(self, events: Iterable[GuardEvent]) -> None:
+    def _emit_all(self, events: Iterable[GuardEvent]) -> None:
         for event in events:
             self._contain.emit(event.kind, step=event.step, **event.values)
 
@@ -292,14 +292,14 @@ class FeatureProbe:
         def take_and_average(_state, bucket):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
             if self._is_open:
                 try:
-                    self._look(bucket)
+                    self._read_bucket(bucket)
                 except Exception as error:  # noqa: BLE001  no error in backward may end the training
                     self._failure = error
             return _average(group, bucket.buffer())
 
         return take_and_average
 
-    def _look(self, bucket: Any) -> None:  # noqa: ANN401  a torch without distributed has no name for it
+    def _read_bucket(self, bucket: Any) -> None:  # noqa: ANN401  a torch without distributed has no name for it
         """Read the values of the last micro-batch, because its gradients include those of the earlier ones."""
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         chosen = {self._names[id(parameter)]: gradient for parameter, gradient in pairs if id(parameter) in self._names}

@@ -123,9 +123,9 @@ class Objects:
                     "create it afterwards"
                 )
             if stateful is None and tree[part] is not None:
-                raise _gone(part)
+                raise _missing_object(part)
         if self.guard is None and tree["guard"] is not None:  # in the opposite case the guard reports it
-            raise _gone("guard")
+            raise _missing_object("guard")
         if missing := sorted(self.extra.keys() - tree["extra"].keys()):
             raise UsageError(
                 f"the checkpoint was saved without {', '.join(map(repr, missing))} in extra: resume without it, and "
@@ -165,7 +165,7 @@ def _stateful(loader: object) -> Stateful:
     return loader
 
 
-def _gone(part: str) -> UsageError:
+def _missing_object(part: str) -> UsageError:
     return UsageError(
         f"the checkpoint was saved with a {part}, but the resume has none: pass one of the same kind as at the save"
     )

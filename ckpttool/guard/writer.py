@@ -214,12 +214,12 @@ class CheckpointWriter:
         try:
             streamed = self._write_files(save)
         except BaseException as error:
-            self._tell(GuardEventKind.SAVE_FAILED, save, message=f"{type(error).__name__}: {error}"[:500])
+            self._emit_event(GuardEventKind.SAVE_FAILED, save, message=f"{type(error).__name__}: {error}"[:500])
             raise
         seconds = round(time.monotonic() - began, 6)
-        self._tell(GuardEventKind.SAVED, save, bytes=streamed.size, digest=streamed.xxh3_128, seconds=seconds)
+        self._emit_event(GuardEventKind.SAVED, save, bytes=streamed.size, digest=streamed.xxh3_128, seconds=seconds)
 
-    def _tell(self, kind: GuardEventKind, save: _Save, **values: str | float) -> None:
+    def _emit_event(self, kind: GuardEventKind, save: _Save, **values: str | float) -> None:
         if self._objects.guard is not None:
             fields = {"checkpoint": save.name, "path": self._layout.shard(save.label, self._rank), **values}
             self._objects.guard.tell(kind, step=save.step, health=save.health.value, **fields)

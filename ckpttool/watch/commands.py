@@ -274,7 +274,7 @@ def watch(
 
     watching = Watch(
         replace(look.question(where), part=part),
-        tell=lambda event: _tell(event, fmt),
+        tell=lambda event: _print_event(event, fmt),
         note=lambda text: None if quiet else output.note(text),
     )
     with _ended_by_signals(watching), watching.begun():
@@ -311,7 +311,7 @@ def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> I
         signal.signal(number, before)
 
 
-def _tell(event: WatchEvent, fmt: Format) -> None:
+def _print_event(event: WatchEvent, fmt: Format) -> None:
     """Print an event in one line, immediately."""
     from ckpttool.watch.answers import one_line, text
 

@@ -58,7 +58,7 @@ class PartKeeping:
         run = question.run or (RUN if process.run is None else None)
         # Headers only: the watch supplies the results about the content.
         self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
-        self._say = say
+        self._report_problem = say
         self._read = {
             path: report for path, report in earlier_reports(self._question).items() if report.level.reads_content
         }
@@ -88,10 +88,10 @@ class PartKeeping:
             if isinstance(error, UsageError) and not self._is_written:
                 raise
             self._passed = ANEW_EVERY
-            self._say("part", f"the part was not written: {error}; the next poll tries again")
+            self._report_problem("part", f"the part was not written: {error}; the next poll tries again")
             return
         self._passed, self._is_written = 0, True
-        self._say("part", "")
+        self._report_problem("part", "")
         if written is not None:
             self._forget(written.seat.root)
 

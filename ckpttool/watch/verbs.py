@@ -114,8 +114,8 @@ class Watch:
         self._place: str | None = None
         self._held, self._also_held = ExitStack(), ""
         self._offset = 0.0
-        self._kept: tuple[Watched, float] | None = None
-        self._said: dict[str, str] = {}
+        self._last_saved: tuple[Watched, float] | None = None
+        self._open_problems: dict[str, str] = {}
         """Current problems that were reported, by subject."""
         self._part: PartKeeping | None = None
 
@@ -140,7 +140,7 @@ class Watch:
             self._recall(place)
             self._keep()
             self._write_metrics()
-            self._part = part_keeping(self.question, self._say)
+            self._part = part_keeping(self.question, self._report_problem)
             try:
                 yield
             finally:
@@ -178,7 +178,7 @@ class Watch:
         """Poll once, report the events, and begin to read complete saves."""
         while not self._stopping and self._take(0):
             pass
-        current, now = self._look(), self._now()
+        current, now = self._observed(), self._now()
         self.polled_at = self._machine.wall()
         self._keep_part(moved=not self._is_idle)
         if isinstance(current, str):
@@ -203,7 +203,7 @@ class Watch:
 
     # Observation.
 
-    def _look(self) -> Sighting | str:
+    def _observed(self) -> Sighting | str:
         """Return the current observation, or the reason if none is possible. A reason is reported once."""
         self._polls += 1
         self._is_idle = False
@@ -216,17 +216,19 @@ class Watch:
             assert_consistent(self.question, tree)
             self._tree = tree
         except UnknownLayoutError as error:
-            if self._is_only_look:
+            if self._is_only_poll:
                 raise
-            self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
+            self._report_problem(
+                "tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error)
+            )
             return str(error)
         except (CkptToolError, OSError) as error:
             is_meant = self._tree is None and isinstance(error, UsageError)  # a path that appeared later
-            if self._is_only_look or is_meant:
+            if self._is_only_poll or is_meant:
                 raise
-            self._say("tree", f"{error}; the next poll tries again")
+            self._report_problem("tree", f"{error}; the next poll tries again")
             return str(error)
-        self._said.pop("tree", None)
+        self._open_problems.pop("tree", None)
         self._hold(self._tree)
         self._last = self._sighting(self._tree, self._listed)
         return self._last
@@ -245,7 +247,7 @@ class Watch:
             self._also_held = place
 
     @property
-    def _is_only_look(self) -> bool:
+    def _is_only_poll(self) -> bool:
         """Whether only this single poll can report an unreadable tree. A part reports that itself."""
         return self.question.once and self._part is None
 
@@ -272,11 +274,11 @@ class Watch:
                 self.free_bytes = ByteCount(LocalDisk().room(self._tree.storage.root).free_bytes)
         return self.free_bytes
 
-    def _say(self, about: str, text: str) -> None:
+    def _report_problem(self, about: str, text: str) -> None:
         """Report a problem once, as long as it persists."""
-        if text and text != self._said.get(about):
+        if text and text != self._open_problems.get(about):
             self._note(text)
-        self._said[about] = text
+        self._open_problems[about] = text
 
     # Reading.
 
@@ -313,11 +315,11 @@ class Watch:
             self._note(text)
         self.verified_bytes += read.bytes_read
         if isinstance(read.error, (CkptToolError, OSError)) and not self.question.once:
-            self._say("reading", f"{read.error}; the next poll tries again")
+            self._report_problem("reading", f"{read.error}; the next poll tries again")
         elif read.error is not None:
             raise read.error
         else:
-            self._said.pop("reading", None)
+            self._open_problems.pop("reading", None)
         if read.judgement is not None:
             self.norm = self.norm if read.judgement.norm is None else read.judgement.norm
             self._tell_and_keep(*judged(self.known, read.judgement))
@@ -365,9 +367,9 @@ class Watch:
         try:
             self._write_metrics()
         except (WriteFailedError, NotDurableError) as error:
-            self._say("metrics", f"{error}; the watch continues")
+            self._report_problem("metrics", f"{error}; the watch continues")
         else:
-            self._said.pop("metrics", None)
+            self._open_problems.pop("metrics", None)
 
     # Stored state.
 
@@ -392,7 +394,12 @@ class Watch:
         if self._place is None:
             return
         now, watched = self._now(), replace(self.known, now=0.0)
-        if not always and self._kept is not None and self._kept[0] == watched and now - self._kept[1] < KEEP_SECONDS:
+        if (
+            not always
+            and self._last_saved is not None
+            and self._last_saved[0] == watched
+            and now - self._last_saved[1] < KEEP_SECONDS
+        ):
             return
         state = WatchState(
             watched=replace(self.known, now=max(now, self.known.now)),
@@ -403,12 +410,14 @@ class Watch:
         try:
             write(self._place, state_bytes(state), overwrite=True, backup=False)
         except (WriteFailedError, NotDurableError) as error:
-            if self._kept is None:
+            if self._last_saved is None:
                 raise
-            self._say("state", f"{error}; the watch continues, and the next watch will report these events again")
+            self._report_problem(
+                "state", f"{error}; the watch continues, and the next watch will report these events again"
+            )
             return
-        self._said.pop("state", None)
-        self._kept = watched, now
+        self._open_problems.pop("state", None)
+        self._last_saved = watched, now
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[Rend
             line(tensor.risk.value, style=_STYLE[tensor.risk]),
         ]
         row_cells += [_ratio_cell(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
-        row_cells += [_percent(first.lost), _gone(first.gone)]
+        row_cells += [_percent(first.lost), _vanished(first.gone)]
         row_cells += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
         cells.append([*row_cells, str(row.places)] if several else row_cells)
     yield Columns(headers, cells)
@@ -212,7 +212,7 @@ def _percent(share: float | None) -> str:
     return f"{max(100 * share, 0.01):.2f}%" if share else "0%"
 
 
-def _gone(lost: Lines | None) -> str:
+def _vanished(lost: Lines | None) -> str:
     if lost is None:
         return "–"
     return f"{lost.rows}+{lost.columns}" if lost.rows or lost.columns else "0"

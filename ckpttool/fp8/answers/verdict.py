@@ -47,7 +47,7 @@ def document(answer: Fp8Verdict) -> Document:
         "layers": answer.layers,
         "explains": measured(answer.explains),
         "cure": None if answer.cure is None else _cure_document(answer.cure),
-        "experiments": [_shown(shown_) for shown_ in answer.experiments],
+        "experiments": [_result_document(result) for result in answer.experiments],
         "shares": None if shares is None else {gemm.value: measured(share) for gemm, share in shares},
         "floor": measured(answer.floor),
         "limit": measured(answer.limit),
@@ -61,7 +61,7 @@ def _cure_document(cure: Cure) -> Document:
     return {**fields_of(replace(cure, change=None)), "change": change}
 
 
-def _shown(result: Shown) -> Document:
+def _result_document(result: Shown) -> Document:
     gap, bounds = result.gap, [measured(result.recovered_low), measured(result.recovered_high)]
     return {
         "id": result.id,

@@ -96,7 +96,7 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
     """Return why debug features do not support the setting, or None if they do."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
-        return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"
+        return f"debug features need Transformer Engine 2.4, and this is {_version_text(version)}"
     return no_delayed(trial, setting, "PerTensorScaling works only inside DelayedScaling, and the candidate")
 
 
@@ -106,7 +106,7 @@ def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]
     if version is not None and version < since:
-        return f"{name} needs Transformer Engine {_shown(since)}, and this is {_shown(version)}"
+        return f"{name} needs Transformer Engine {_version_text(since)}, and this is {_version_text(version)}"
     return None
 
 
@@ -116,7 +116,7 @@ def for_devices(recipe: Recipe) -> tuple[str, ...]:
     return (f"{recipe.value} needs {devices}",) if devices else ()
 
 
-def _shown(version: Version) -> str:
+def _version_text(version: Version) -> str:
     return ".".join(map(str, version))
 
 

@@ -118,7 +118,7 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         limit=limit,
         alike=[names for names in alike if len(names) > 1],
     )
-    shown = {name: _shown(measured, run.experiment.trial, gates[name]) for name, run in by_id.items()}
+    shown = {name: _result_of(measured, run.experiment.trial, gates[name]) for name, run in by_id.items()}
     return replace(measured, shown=shown)
 
 
@@ -142,7 +142,7 @@ def _keeps_arithmetic(trial: Trial) -> bool:
     return not trial.products.changed and trial.recipe is None
 
 
-def _shown(measured: Measured, trial: Trial, passed: Gate) -> Shown:
+def _result_of(measured: Measured, trial: Trial, passed: Gate) -> Shown:
     part, unchanged = measured.stretches.get(trial.id), measured.stretches.get(UNCHANGED)
     result = Shown(id=trial.id, gate=passed, gap=None if part is None else part.gap)
     if not passed.is_valid:

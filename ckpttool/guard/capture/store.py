@@ -148,7 +148,7 @@ class CaptureStore:
         self._settings, self._budget = settings, settings.budget
         self._optimizer = optimizer
         self._recomputation = Recomputation(self._model, settings.loss_of, settings.budget.reruns)
-        self._whole = self._light = 0
+        self._full = self._light = 0
         self._last: int | None = None
         self._before: tuple[int, int | None] | None = None  # step and applied updates of the capture before
         self._row_began = 0
@@ -156,16 +156,16 @@ class CaptureStore:
     @property
     def full_captures(self) -> int:
         """Number of captures with weights."""
-        return self._whole
+        return self._full
 
     def saved(self) -> dict[str, int | None]:
         """Return the numbers of captures, because a restart does not get a new budget."""
-        return {"whole": self._whole, "light": self._light, "reruns": self._recomputation.count, "last": self._last}
+        return {"whole": self._full, "light": self._light, "reruns": self._recomputation.count, "last": self._last}
 
     def restore(self, saved: Mapping[str, object]) -> None:
         """Restore the numbers of captures."""
         numbers = {key: value for key, value in saved.items() if type(value) is int}
-        self._whole, self._light = numbers.get("whole", 0), numbers.get("light", 0)
+        self._full, self._light = numbers.get("whole", 0), numbers.get("light", 0)
         self._recomputation.count, self._last = numbers.get("reruns", 0), numbers.get("last")
 
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
@@ -199,7 +199,7 @@ class CaptureStore:
             self._emit(GuardEventKind.CAPTURE_FAILED, step=facts.step, rank=self._rank, error=one_line(error))
             return None
         if capture.level is CaptureLevel.FULL:
-            self._whole, self._last = self._whole + 1, facts.step
+            self._full, self._last = self._full + 1, facts.step
         else:
             self._light += 1
         self._emit(
@@ -271,7 +271,7 @@ class CaptureStore:
 
     def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
         early = self._last is not None and step - self._last < self._budget.every_steps
-        if can_be_replayed and self._whole < self._budget.captures and not early:
+        if can_be_replayed and self._full < self._budget.captures and not early:
             return CaptureLevel.FULL
         return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
 
