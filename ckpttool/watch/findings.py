@@ -1,4 +1,4 @@
-"""Findings that only a watch of a running training can report."""
+"""Findings that only a watch of a training run in progress can report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
 
 
 class WatchCode(metaclass=Rows):
-    """Findings that only a watch of a running training can report."""
+    """Findings that only a watch of a training run in progress can report."""
 
     SAVE_INCOMPLETE = Row(
         "save-incomplete",

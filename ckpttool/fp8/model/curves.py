@@ -20,7 +20,7 @@ SEED = 1
 
 
 class CurveClass(str, Enum):
-    """How a candidate differs from its baseline."""
+    """The way in which a candidate differs from its baseline."""
 
     DIVERGED = "diverged"
     """The loss became NaN or infinite, or rises and stays high."""
@@ -43,7 +43,7 @@ class CurveClass(str, Enum):
 
 
 class CurveShape(str, Enum):
-    """How a gap develops after it begins."""
+    """The development of a gap after it begins."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -52,7 +52,7 @@ class CurveShape(str, Enum):
 
 
 class Effect(str, Enum):
-    """Whether the candidate differs from the baseline, even slightly."""
+    """The answer to whether the candidate differs from the baseline, even slightly."""
 
     YES = "yes"
     NO = "no"
@@ -70,7 +70,7 @@ class FloorFrom(str, Enum):
 
 
 class PairedBy(str, Enum):
-    """How the values of two runs are paired."""
+    """The method of pairing the values of two runs."""
 
     STEP = "step"
     SAMPLES = "samples"

@@ -277,7 +277,7 @@ class NoPlan(Answered):
 
 
 class AsPlanned(str, Enum):
-    """Whether a run was computed as the experiment requires."""
+    """The answer to whether a run was computed as the experiment requires."""
 
     YES = "yes"
     NO = "no"
@@ -303,7 +303,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Whether a run counts."""
+    """The decision on whether a run counts, with the reason."""
 
     is_valid: bool
     as_planned: AsPlanned

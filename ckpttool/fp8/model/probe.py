@@ -19,7 +19,7 @@ USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXF
 
 
 class Risk(str, Enum):
-    """How much of a tensor is lost, in ascending order."""
+    """The amount of a tensor that is lost, in ascending order."""
 
     FINE = "fine"
     WEAK = "weak"

@@ -22,7 +22,7 @@ class Action(IntEnum):
 
 
 class GuardMode(str, Enum):
-    """Whether the guard acts, or only watches."""
+    """The mode of the guard: to act, or only to watch."""
 
     ACT = "act"
     WATCH = "watch"
