@@ -1,4 +1,4 @@
-"""Shard file formats, recognized by content, never by suffix."""
+"""Shard file formats, recognized by content and never by suffix."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ckpttool.core.storage.base import ByteSource
 
 
 class Known(NamedTuple):
-    """A format that a file's first bytes identify; its reader is imported on first use."""
+    """A format, with the check for its first bytes; its reader is imported on first use."""
 
     name: FormatName
     recognise: Callable[[bytes], bool]
-    """Returns whether the first bytes have this format; never uses the file's name."""
+    """Function that returns whether a file's first bytes have this format; it never uses the file's name."""
     reader: Callable[[], ShardFormat]
 
 
@@ -45,7 +45,7 @@ def _torch_zip() -> ShardFormat:
 
 
 def _is_mindspore(head: bytes) -> bool:
-    """Check the first field, or the mark of an encrypted file.
+    """Check the first field of a file, or the signature of an encrypted file.
 
     A safetensors header of a certain length begins with the same byte, but has zeros in place of the tensor's name.
     """
@@ -59,7 +59,7 @@ def _mindspore() -> ShardFormat:
 
 
 def _is_safetensors(head: bytes) -> bool:
-    """Check the brace after the length: the header MUST begin with it."""
+    """Check for the brace after the length, with which a header must begin."""
     return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
 
@@ -70,7 +70,7 @@ def _safetensors() -> ShardFormat:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """Check the opcode PROTO with an existing protocol; torch's legacy magic number is a pickle itself."""
+    """Check for the opcode PROTO with an existing protocol, which torch's legacy files also begin with."""
     return head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}
 
 
@@ -86,23 +86,26 @@ FORMATS = (
     Known(FormatName.SAFETENSORS, _is_safetensors, _safetensors),
     Known(FormatName.TORCH_PICKLE, _is_pickle, _torch_pickle),
 )
-"""Every format, the most reliable magic number first. Pickle comes last: its magic number has two bytes, and a
-safetensors file with a header of 640 bytes begins with the same two."""
+"""All formats, those with the most reliable magic number first.
+
+Pickle comes last, because its magic number has only two bytes, and a safetensors file with a header of 640 bytes begins
+with the same two.
+"""
 
 _SMALLEST = 10
-"""Bytes of the smallest file of any format: a safetensors file with the header `{}`."""
+"""Size in bytes of the smallest file of any format: a safetensors file with the header `{}`."""
 
 _MAY_CHANGE_PLACES = {FormatName.SAFETENSORS: ".safetensors", FormatName.MINDSPORE_CKPT: ".ckpt"}
 
 
 def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO_FACTS) -> Header:
-    """Read a shard's header, in any format.
+    """Read the header of a shard in any format.
 
     Args:
         source: The open shard.
-        named: The format that the file's name claims. It only affects the message if the content has a different
+        named: The format according to the file's name. It only affects the message if the content has a different
             format.
-        facts: The layout's facts about the shard, and the values that it requests.
+        facts: The layout's facts about the shard, including the scalars to read.
 
     Returns:
         The header, with findings if the file is damaged, refused or unknown. The content never causes an exception.
@@ -118,7 +121,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     head = front.head()
     if not head:
         return unread_header(named, damage(Code.SHARD_EMPTY, "The file is empty."), bytes_read=0)
-    if named is FormatName.OCDBT:  # unchanged values, zeros included: the store has the position of each
+    if named is FormatName.OCDBT:  # unchanged values, even zeros, because the store has the position of each
         return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
         return _zeroed(source, named, head)
@@ -134,10 +137,10 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
 
 
 def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
-    """Return the header of a file that was read elsewhere, with its scalars but without tensors.
+    """Return the header of a file that was read elsewhere, with its scalars but without its tensors.
 
     Raises:
-        OSError: The request exceeds what was read earlier.
+        OSError: The request exceeds the data that was read earlier.
     """
     if not facts.scalars:
         raise OSError(errno.ENODATA, "only its scalars were checked on its machine")
@@ -147,7 +150,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
-    """Report zeros in place of the header, and whether the file's end is also zero; the middle is not checked."""
+    """Report a zero-filled header, and whether the file's end is also zero; the middle is not checked."""
     size = source.stamp.size
     tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
     tail_is_zero = not tail.strip(b"\0")
@@ -186,7 +189,7 @@ def _unrecognised(head: bytes, size: int) -> Finding:
 
 
 def _under_its_name(header: Header, named: FormatName) -> Header:
-    """Add to the findings that a file's name belongs to a different format."""
+    """Add a finding to the header if the file's name belongs to a different format."""
     if header.format in TORCH_FORMATS:
         if header.format is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS:
             return replace(header, format=named)  # both begin with the same bytes

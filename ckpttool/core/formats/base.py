@@ -1,4 +1,4 @@
-"""The interface of shard file formats, which turns a header into tensor entries."""
+"""Interface of shard file formats, which parse a header into tensor entries."""
 
 from __future__ import annotations
 
@@ -34,36 +34,37 @@ CHECKSUM_KEY = "crc_num"
 """Key of MindSpore's checksum in a safetensors header."""
 
 LAST_PAGE_BYTES = 4096
-"""A lost page at the end of a file is the most common trace of a power failure: the size is right, but the data are
-lost."""
+"""Size of a file's last page in bytes.
+
+A lost last page is the most common trace of a power failure: the file has the right size, but lacks the data.
+"""
 
 MAX_DIMS = 64
-"""Maximum number of dimensions of a tensor: the limit of numpy; MindSpore's limit is lower."""
+"""Maximum number of dimensions of a tensor, as in numpy; MindSpore's limit is lower."""
 
 MAX_NAME_CHARS = 65_536
-"""Maximum length of a tensor's name; the longest that trainers write have about 200."""
+"""Maximum length of a tensor's name in characters; trainers write names of up to about 200."""
 
 MAX_FINDINGS = 16
-"""Maximum number of findings: by then a shard is certainly damaged, and a hostile file could cause findings
-endlessly."""
+"""Maximum number of findings per shard, because a hostile file could cause any number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The declarations of a shard's header, and every inconsistency in it."""
+    """Contents of a shard's header, with a finding for every inconsistency."""
 
     format: FormatName
-    """The file's format according to its content, or to its name if the content is unknown."""
+    """Format according to the content or, if that is unknown, according to the name."""
     entries: tuple[TensorEntry, ...]
-    """In file order; if the header is damaged, up to the damage."""
+    """Tensors in file order; if the header is damaged, those before the damage."""
     scalars: ScalarValues
-    """The requested scalars that exist."""
+    """Requested scalars that the file contains."""
     metadata: tuple[tuple[str, str], ...]
     """Free text pairs of the format (`__metadata__` of safetensors), sorted."""
     checksum: Checksum | None
-    """The checksum that the file itself carries, not yet recomputed."""
+    """Checksum stored in the file itself, which has not been recomputed yet."""
     findings: tuple[Finding, ...]
-    """Findings without a path, which the caller adds."""
+    """Findings without a path, because the caller adds the path."""
     bytes_read: int
     schema_hash: str | None
     """The result of `schema_hash`; None if the header could not be parsed to its end."""
@@ -78,23 +79,26 @@ CRC_LIMIT = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum:
-    """A checksum inside a file."""
+    """A checksum that is stored in the file itself."""
 
     algorithm: str
-    """`crc32-file` covers all bytes before `end`; `crc32-entries` covers each tensor's name (UTF-8) and data, by
-    name."""
+    """Name of the algorithm.
+
+    `crc32-file` covers all bytes before `end`; `crc32-entries` covers each tensor's name (UTF-8) and data, sorted by
+    name.
+    """
     value: int
     end: int
-    """The first byte that the checksum does not cover."""
+    """First byte that the checksum does not cover."""
 
 
 class ShardFormat(Protocol):
-    """One file format."""
+    """Interface of a file format."""
 
     name: FormatName
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
-        """Read only the header and the requested scalars.
+        """Read the header and the requested scalars, and nothing else.
 
         A damaged header does not raise an error; it is returned with findings.
 
@@ -105,13 +109,13 @@ class ShardFormat(Protocol):
 
 
 def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Hash the tensors of a shard, so that equal tensors have the same hash in every format.
+    """Return a hash of a shard's tensors that is the same for equal tensors in every format.
 
     Args:
         rows: Name, dtype and shape (`8,4`; empty for a scalar) of every tensor, in any order.
 
     Returns:
-        32 hex digits of xxh3-128. The hash detects accidents; it does not withstand an attacker.
+        32 hex digits of xxh3-128. The hash detects accidental differences, but not deliberate ones.
     """
     from xxhash import xxh3_128_hexdigest  # saves `--help` half a millisecond
 
@@ -119,7 +123,7 @@ def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]]:
-    """Convert entries for `schema_hash`."""
+    """Convert entries to the rows that `schema_hash` takes."""
     return ((entry.name, entry.dtype.value, ",".join(map(str, entry.shape))) for entry in entries)
 
 
@@ -133,7 +137,7 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
 
 
 def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
-    """Create the header of a file if only the file's format is known."""
+    """Return the header of a file of which only the format is known."""
     return Header(
         format=name,
         entries=(),
@@ -147,7 +151,7 @@ def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Head
 
 
 def over_limit(message: str) -> Finding:
-    """Return a finding that refuses the rest of the file."""
+    """Report that the rest of the file is not read, because it exceeds a limit."""
     return unsafe(Code.OVER_LIMIT, message)
 
 
@@ -172,7 +176,7 @@ def unsupported(is_a: FormatName, named: FormatName) -> Finding:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for a message, and shorten a long name."""
+    """Return a name in quotation marks for a message, shortened if it is long."""
     return f"'{name}'" if len(name) <= _SHOWN_CHARS else f"'{name[:_SHOWN_CHARS]}…'"
 
 

@@ -1,4 +1,4 @@
-"""Configs of other programs in YAML, JSON or TOML, read as one kind of document: the settings with their lines."""
+"""Configs of other programs in YAML, JSON or TOML, parsed to the same type of document with line numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PAIR = re.compile(rf"\s*({_BARE})\s*=")
 
 
 class ConfigFile:
-    """A config for several readers, parsed once on first use."""
+    """A config that is parsed once, on first use, and shared by several readers."""
 
     def __init__(self, content: bytes, *, path: str) -> None:
-        """Store the complete file, and its path as the user gave it."""
+        """Store the complete content of the file, and its path as the user typed it."""
         self.content = content
         self.path = path
 
@@ -34,13 +34,14 @@ class ConfigFile:
         """The document parsed as YAML.
 
         Raises:
-            ConfigError, UnsafeError: As `parse_document`.
+            ConfigError: As for `parse_document`.
+            UnsafeError: As for `parse_document`.
         """
         return parse_document(self.content, where=self.path)
 
     @cached_property
     def document(self) -> Document:
-        """The document, parsed as TOML if its name says so, as JSON if it is valid JSON, otherwise as YAML.
+        """The document, parsed as TOML if it has that suffix, as JSON if it is valid JSON, and otherwise as YAML.
 
         A YAML parser accepts most JSON, but reads `1e-8` as text.
 
@@ -61,7 +62,7 @@ class ConfigFile:
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
-    """Return the lines of the keys, if YAML can parse the JSON; YAML rejects tabs, which JSON allows between values."""
+    """Return the lines of the keys; empty if YAML cannot parse the JSON, because YAML rejects tabs between values."""
     try:
         return parse_document(content.replace(b"\t", b" "), where=path).lines
     except (ConfigError, UnsafeError):
@@ -90,7 +91,7 @@ def _assert_shallow(value: object, path: str, levels: int) -> None:
 
 
 def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Yield the lines of tables and bare keys; quoted keys and inner tables are not included."""
+    """Yield the lines of tables and keys without quotes; quoted keys and inner tables are left out."""
     table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _TABLE.fullmatch(line):

@@ -1,6 +1,6 @@
-"""CRC-32C (Castagnoli, reflected), which event files and OCDBT contain.
+"""CRC-32C (Castagnoli, reflected), which event files and OCDBT stores contain.
 
-No library is used, because `google-crc32c` would be a dependency just for files of a few MB. Python reaches 10 MB/s.
+No library is used, because `google-crc32c` would be a dependency just for files of a few MB. Python computes 10 MB/s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The beginning of a file, and its last page on request: read once each, and rarely copied."""
+"""Beginning of a file, and its last page on request; each is read once and rarely copied."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import ByteSource
 
 HEAD_BYTES = 4096
-"""Number of bytes read first: enough for every magic number, and for a small header in one call."""
+"""Number of bytes to read first, which is enough for every magic number and for a small header."""
 
 _BEHIND_BYTES = 4096
-"""Bytes read together with a header, because training scalars are the first tensors of many files."""
+"""Number of bytes to read after a header, because training scalars are the first tensors of many files."""
 
 _KEPT_BYTES = 2 << 20
-"""Maximum size of a buffer that a thread keeps for the next file: a header of 10,000 tensors."""
+"""Maximum size in bytes of a buffer that a thread reuses, which is enough for a header of 10,000 tensors."""
 
 
 class _Cache(local):
     """Buffers that a thread reuses for every file.
 
-    New memory costs a page fault per page at the first write, which would be most of the cost of reading a header.
+    New memory causes a page fault per page at the first write, which would take most of the time of reading a header.
     """
 
     def __init__(self) -> None:
         self.block = bytearray(HEAD_BYTES)
         self.expected = HEAD_BYTES
-        """Bytes to read of the next file, since shards of a run have headers of the same length."""
+        """Number of bytes to read from the next file, because the shards of a run have headers of the same length."""
         self.files = 0
-        """Number of opened files; the block has the bytes of the last file."""
+        """Number of files opened so far; the buffer has the bytes of the last file."""
 
 
 _KEPT = _Cache()
 
 
 class Front:
-    """An open file whose first bytes are in memory; a `ByteSource` that does not read them again.
+    """An open file with its first bytes in memory.
 
-    The memory is valid only for this thread, until it opens the next file; after that, the file is read again.
+    It is a `ByteSource` that does not read these bytes again. The memory is valid only in this thread, until it opens
+    the next file; after that, the file is read again.
     """
 
     __slots__ = ("_file", "_kept", "_page", "_page_begin", "_source", "block", "length", "stamp")
 
     def __init__(self, source: ByteSource) -> None:
-        """Read the first bytes: as many as the previous file needed.
+        """Read the first bytes of a file: as many as the previous file needed.
 
         Raises:
             OSError: The disk did not answer.
@@ -53,20 +54,20 @@ class Front:
         self._kept = front = _KEPT
         front.files = self._file = front.files + 1
         self.block: bytearray = front.block
-        """The bytes read, followed by old bytes of other files."""
+        """Buffer with the bytes of this file, followed by old bytes of other files."""
         self.length = 0
-        """Number of the file's bytes in the block."""
+        """Number of bytes in the buffer that belong to this file."""
         self._page = b""
         self._page_begin = 0
         expected, front.expected = front.expected, HEAD_BYTES
         self.extend(min(expected, self.stamp.size))
 
     def head(self) -> bytes:
-        """Return the bytes that identify a format."""
+        """Return the first bytes, which identify the format."""
         return bytes(memoryview(self.block)[: min(HEAD_BYTES, self.length)])
 
     def extend(self, end: int) -> None:
-        """Read up to byte `end`, exclusive; `length` shows whether the file was long enough.
+        """Read the file up to byte `end`, exclusive; afterwards, `length` is smaller if the file was too short.
 
         Raises:
             OSError: The disk did not answer.
@@ -82,11 +83,11 @@ class Front:
         self.length += self._source.read_into(self.length, memoryview(self.block)[self.length : end])
 
     def expect_again(self, end: int) -> None:
-        """Assume that the next file needs as much as this one, and a little more."""
+        """Set the number of bytes to read from the next file: this file's need, with a small margin."""
         self._kept.expected = min(end + _BEHIND_BYTES, _KEPT_BYTES)
 
     def keep(self, page: tuple[int, int]) -> None:
-        """Read the last page and keep it, unless it is already in memory.
+        """Read the last page into memory, unless it is already there.
 
         Raises:
             OSError: The disk did not answer.

@@ -1,7 +1,7 @@
-"""OCDBT, the key-value store of JAX's libraries for arrays: a manifest, a B-tree of nodes, and data files.
+"""OCDBT, the key-value store of JAX's array libraries: a manifest, a B-tree of nodes, and data files.
 
-Manifests and nodes are framed by a length and a CRC-32C; the values in the data files have no checksum. The nodes give
-the place of each value, so the required data files and their minimum sizes are known without reading them.
+Manifests and nodes have a length and a CRC-32C; the values in the data files have no checksum. The nodes contain the
+position of each value, so the required data files and their minimum sizes are known without reading them.
 
 Source: The storage format as TensorStore documents it (kvstore/ocdbt), and files that TensorStore 0.1.86 wrote.
 """
@@ -18,26 +18,26 @@ from ckpttool.core.formats.crc32c import crc32c
 
 MANIFEST = "manifest.ocdbt"
 MOST_NODE_BYTES = 64 << 20
-"""Maximum size of a node or a manifest, packed or unpacked; TensorStore writes at most 8 MiB."""
+"""Maximum size of a node or a manifest in bytes, compressed or not; TensorStore writes at most 8 MiB."""
 _MOST_WINDOW = 64 << 20
-"""Additional memory in bytes for decompression."""
+"""Maximum memory in bytes that decompression may use in addition."""
 MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
 """Maximum number of values in a tree; each chunk of an array is a value."""
 MOST_BYTES = 2 << 30
-"""Maximum size of all unpacked nodes: a small node may be referenced, and so unpacked, any number of times."""
+"""Maximum size of all decompressed nodes in bytes, because a small node may be referenced any number of times."""
 MOST_TEXT = 256 << 20
-"""Maximum bytes of the keys or paths of a node: each may repeat the previous one completely."""
+"""Maximum size of a node's keys or paths in bytes, because each may repeat the previous one completely."""
 
 _MANIFEST_MAGIC = bytes.fromhex("0cdb3a2a")
 _NODE_MAGIC = bytes.fromhex("0cdb20de")
 _LENGTH_BYTES, _CRC_BYTES, _UUID_BYTES, _LEVEL_BYTES = 8, 4, 16, 4
 _ZSTD = 1
 _NOWHERE = 2**64 - 1
-"""The offset of something that does not exist."""
+"""Offset that marks something that does not exist."""
 _MOST_VARINT_BITS = 64
 _RECORDS = (b"/.zarray", b"/zarr.json")
-"""Endings of the keys whose values describe how an array is split into chunks; each array has one such key."""
+"""Suffixes of keys whose values describe how an array is split into chunks; each array has one such key."""
 
 T = TypeVar("T")
 
@@ -53,28 +53,28 @@ class BrokenStoreError(Exception):
 
 
 class OverLimitError(Exception):
-    """The store is larger than any that a trainer writes."""
+    """The store is larger than any store that a trainer writes."""
 
 
 class Extent(NamedTuple):
-    """The location of a value."""
+    """Position of a value."""
 
     path: str
-    """Path of the data file, relative to the store; untrusted."""
+    """Path of the data file, relative to the store. The path is untrusted."""
     offset: int
     length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """The contents of a store's manifest and nodes."""
+    """Contents of a store's manifest and nodes."""
 
     least: dict[str, int]
-    """Minimum size of each data file in bytes, by path; paths are untrusted, and relative to the store."""
+    """Minimum size of each data file in bytes, by path relative to the store. The paths are untrusted."""
     arrays: frozenset[str]
     """Names of the arrays in the store."""
     broken: tuple[BrokenStoreError, ...]
-    """Inconsistent nodes, whose descendants are unknown."""
+    """Errors of inconsistent nodes, whose descendants are unknown."""
 
 
 class _Child(NamedTuple):
@@ -83,20 +83,20 @@ class _Child(NamedTuple):
     extent: Extent
     prefix: bytes
     base: str
-    """The common prefix of its paths."""
+    """Common prefix of the node's paths."""
     height: int
 
 
 def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
-    """Read a store from its manifest to the location of every value, but not the values.
+    """Read a store from its manifest to the position of every value, but not the values.
 
     Args:
-        read: Returns a number of bytes of a file in the store from an offset, or all bytes to its end; None if the file
-            is missing.
+        read: Function that returns a number of bytes of a file in the store from an offset, or all bytes to its end;
+            None if the file is missing.
 
     Raises:
         BrokenStoreError: The manifest is inconsistent.
-        OverLimitError: The store is larger than any that a trainer writes.
+        OverLimitError: The store is larger than any store that a trainer writes.
         OSError: The disk did not answer.
     """
     walk = _Walk(read)
@@ -105,7 +105,7 @@ def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
 
 
 class _Walk:
-    """Walks the tree of nodes from the manifest down to the values."""
+    """A pass over the tree of nodes, from the manifest to the values."""
 
     def __init__(self, read: Callable[[str, int, int | None], bytes | None]) -> None:
         self._read = read
@@ -134,7 +134,7 @@ class _Walk:
                 self.broken.append(error)
 
     def _children(self, child: _Child) -> list[_Child]:
-        """Add a node to the contents, and return the nodes below this node."""
+        """Add the contents of a node, and return the nodes below it."""
         extent = child.extent
         self._need(extent)
         if extent.length > MOST_NODE_BYTES:
@@ -164,7 +164,7 @@ class _Walk:
 
 
 class _Body:
-    """The body of a frame, read from its beginning."""
+    """Sequential reader of the decompressed body of a manifest or node."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -188,19 +188,19 @@ class _Body:
         while True:
             (byte,) = self.take(1)
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004  the bit that says that more follows
+            if byte < 0x80:  # noqa: PLR2004  the bit that marks a further byte
                 return value
             shift += 7
             if shift >= _MOST_VARINT_BITS:
                 raise ValueError("a number has more than 64 bits")
 
     def varints(self, count: int) -> list[int]:
-        if count > len(self._data):  # each takes at least one byte
+        if count > len(self._data):  # each entry takes at least one byte
             raise ValueError("it counts more entries than it contains")
         return [self.varint() for _ in range(count)]
 
     def texts(self, *, other_columns: int = 0) -> tuple[list[bytes], list[list[int]]]:
-        """Return texts, each encoded by its common prefix with the previous text, and the columns read with them."""
+        """Return texts, stored without the prefix shared with the previous text, and the columns after them."""
         count = self.varint()
         shared = [0, *self.varints(count - 1)] if count else []
         lengths = self.varints(count)
@@ -215,7 +215,7 @@ class _Body:
         return texts, columns
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Return the files that are referred to by number: the path, and the prefix of the paths named there."""
+        """Return the path of each numbered file, and the prefix of the paths that it contains."""
         paths, (lengths,) = self.texts(other_columns=1)
         pairs = zip(paths, lengths, strict=True)
         return [(base + _text(path), base + _text(path[:length])) for path, length in pairs]
@@ -243,10 +243,10 @@ def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -
 
 
 def _framed(body: _Body, magic: bytes, length: int) -> _Body:
-    """Return the body of a frame.
+    """Return the body of a manifest or node, after checking its magic number, length and checksum.
 
     Raises:
-        ValueError: The frame is not of this kind.
+        ValueError: The data have a different form.
     """
     if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
         raise ValueError("it does not begin with the expected bytes")
@@ -257,8 +257,7 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Decompress zstd data."""
-    from zstandard import ZstdDecompressor, ZstdError  # most starts do not need it
+    from zstandard import ZstdDecompressor, ZstdError  # most commands do not need it
 
     try:
         unpacked: bytes = (
@@ -272,17 +271,17 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def _root(body: _Body) -> _Child | None:
-    """Return the root of a manifest's newest version; None if the store is empty."""
+    """Return the root node of the manifest's newest version; None if the store is empty."""
     body.take(_UUID_BYTES)
     if body.varint():
         raise ValueError("the manifest is in several files, which ckpttool does not read")
-    body.varints(2)  # size limits of values in nodes, and of nodes
+    body.varints(2)  # size limits for values in nodes, and for nodes
     body.take(1)
     if body.varint() == _ZSTD:
         body.take(_LEVEL_BYTES)
     files = body.files("")
     versions = body.varint()
-    body.varints(versions)  # numbers of the versions, ascending
+    body.varints(versions)  # version numbers, ascending
     heights = body.take(versions)
     numbers, offsets, lengths = (body.varints(versions) for _ in range(3))
     if not versions or offsets[-1] == _NOWHERE:
@@ -292,11 +291,11 @@ def _root(body: _Body) -> _Child | None:
 
 
 class _Node(NamedTuple):
-    """The contents of a node."""
+    """Contents of a node."""
 
     children: list[_Child]
     extents: list[Extent]
-    """The extents of values outside the node."""
+    """Positions of values outside the node."""
     keys: list[bytes]
     """The keys of all values of the node."""
 

@@ -14,14 +14,14 @@ class WireError(ValueError):
 
 
 def varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Read a varint, and return the number and the position after the varint.
+    """Return the varint at a position, and the position after it.
 
     Raises:
         IndexError: The buffer ends within the varint.
         WireError: The bytes are not a varint.
     """
     value = buffer[at]
-    if value < 0x80:  # noqa: PLR2004  (one byte, as nearly always)
+    if value < 0x80:  # noqa: PLR2004  a single byte, as in nearly all cases
         return value, at + 1
     value &= 0x7F
     for place in range(1, _MAX_VARINT_BYTES):
@@ -56,7 +56,7 @@ def signed(value: int) -> int:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message in order, each with its key: eight times the field's number plus the wire type.
+    """Yield the fields of a message in order, each with its key: eight times the field number plus the wire type.
 
     Values with a length or a fixed width are yielded as bytes, and varints as unsigned numbers.
 

@@ -1,4 +1,4 @@
-"""YAML from other programs, parsed as PyYAML does but within limits, with each key's line or as a list of settings."""
+"""YAML from other programs, parsed like PyYAML but with limits, and with the line of each key."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """Maximum size in bytes. A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
 MAX_DEPTH = 64
-"""Maximum nesting. A real config has six levels; a trainer's own parser fails at a few dozen."""
+"""Maximum nesting depth. A real config has six levels; a trainer's own parser fails at a few dozen."""
 MAX_NODES = 200_000
-"""Maximum number of values with all aliases expanded. A real config has a few hundred; nine lines of aliases can
-produce a billion."""
+"""Maximum number of values after expanding aliases.
+
+A real config has a few hundred values, but nine lines of aliases can produce a billion.
+"""
 MAX_NUMBER_CHARS = 100
-"""Maximum digits of a number, because Python refuses to print thousands of digits, and sizes are multiplied."""
+"""Maximum number of digits, because Python refuses to print thousands of digits, and sizes are multiplied."""
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
@@ -31,32 +33,34 @@ _NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A YAML mapping with the lines of its keys."""
+    """A YAML mapping, with the line of each key."""
 
     text: str
     """The complete file."""
     data: dict[str, object]
-    """Exactly the result of `yaml.safe_load`."""
+    """The result of `yaml.safe_load`."""
     lines: dict[KeyPath, int]
-    """Line number, from 1, of each key and list item, in the order of the file; aliased parts have only the line of
-    their definition."""
+    """Line number of each key and list item, from 1, in the order of the file.
+
+    Aliased parts have only the line of their definition.
+    """
     spelt: dict[KeyPath, str]
-    """Text and numbers without quotes, as written in the file, because `010` is eight."""
+    """Original text of values without quotes, because `010` is parsed as eight."""
 
 
 def parse_document(content: bytes, *, where: str) -> Document:
-    """Return the only mapping in a YAML file.
+    """Return the mapping in a YAML file that has exactly one.
 
     PyYAML silently uses the last of two equal keys, expands aliases into any number of values, and needs seconds for
-    deep nesting; a config that does any of this is refused.
+    deep nesting. A config that would cause any of this is refused.
 
     Args:
-        content: The complete file.
+        content: The complete content of the file.
         where: Name of the file for errors.
 
     Raises:
         ConfigError: The content is not YAML or UTF-8, is not a single mapping, or has a duplicate key or a custom tag.
-        UnsafeError: The content is larger or deeper than a config can be, or has more aliased values.
+        UnsafeError: The content is larger or deeper than a config can be, or has too many aliased values.
     """
     import yaml
 
@@ -77,7 +81,7 @@ def parse_document(content: bytes, *, where: str) -> Document:
         raise ConfigError(f"{where!r} is not UTF-8 (byte {error.start})") from error
     except yaml.YAMLError as error:
         why, line = " ".join(str(error).split()), None
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four-line message, as one line
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's message has four lines
             line = int(error.problem_mark.line) + 1
             why = f"line {line}: {', '.join(filter(None, (error.context, error.problem)))}"
         several = (
@@ -85,7 +89,7 @@ def parse_document(content: bytes, *, where: str) -> Document:
         )
         kind = ForeignConfigError if several else ConfigError  # no program reads this as a single config
         raise kind(f"{where!r} is not valid YAML: {why}", line=line) from error
-    except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
+    except (ValueError, TypeError) as error:  # a date like 2024-13-45, or a list as a key
         raise ConfigError(f"{where!r} cannot be read: {error}".replace("\n", " ")) from error
     return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)
 
@@ -95,7 +99,7 @@ def read_bytes(path: str) -> bytes:
 
     Raises:
         ConfigError: The file cannot be opened, or is not a regular file.
-        UnsafeError: The file is larger than a config can be; no more than the limit was read.
+        UnsafeError: The file is larger than a config can be; only the bytes up to the limit were read.
     """
     content = read_head(path)
     _refuse_long(content, path)
@@ -103,7 +107,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_head(path: str) -> bytes:
-    """Return the content of a file; if the file is too large for a config, only slightly more than the limit.
+    """Return the content of a file or, if it is too large for a config, slightly more bytes than the limit.
 
     Raises:
         ConfigError: The file cannot be opened, or is not a regular file.
@@ -111,7 +115,7 @@ def read_head(path: str) -> bytes:
     try:
         with open(path, "rb", opener=_open_regular) as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # not a valid file name: NUL, or an unencodable character
+    except (OSError, ValueError) as error:  # not a valid file name: it has a NUL or an unencodable character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
 
@@ -122,7 +126,7 @@ def _refuse_long(content: bytes, where: str) -> None:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open the file without blocking if a FIFO is in place of the config."""
+    """Open a file without blocking, even if it is a FIFO."""
     import os
     import stat
 
@@ -135,7 +139,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 @cache
 def _loader_class() -> type[yaml.SafeLoader]:
-    """Return PyYAML's loader with a limit on nesting, so that scanner and composer cannot grow without bound."""
+    """Return PyYAML's loader with a limit on nesting, so that its memory is bounded."""
     import yaml
 
     class BoundedLoader(yaml.SafeLoader):
@@ -154,7 +158,7 @@ def _loader_class() -> type[yaml.SafeLoader]:
 
 
 class _Walk:
-    """Visits each node once for its line, original text, duplicate keys, tag, and number of values."""
+    """A pass over all nodes that records lines and original texts, and checks keys, tags, and the number of values."""
 
     def __init__(self, where: str) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -163,7 +167,7 @@ class _Walk:
         self._sizes: dict[int, int | None] = {}  # by node; None while its children are visited
 
     def visit(self, node: yaml.Node, path: KeyPath) -> int:
-        """Return the number of values of the node, with aliases expanded."""
+        """Return the number of values in the node, with aliases expanded."""
         if id(node) in self._sizes:
             size = self._sizes[id(node)]
             if size is None:
@@ -232,7 +236,7 @@ def settings_of(document: Document, *, path: str) -> Settings:
 
     Args:
         document: The result of `parse_document`, which limits its depth and size.
-        path: The file, as the user gave it.
+        path: The path of the file, as the user typed it.
     """
     entries = tuple(
         Setting(key=key, value=value, line=document.lines.get(key), spelt=document.spelt.get(key))
@@ -242,7 +246,6 @@ def settings_of(document: Document, *, path: str) -> Settings:
 
 
 def _flat(key: KeyPath, value: object) -> Iterator[tuple[KeyPath, Value]]:
-    """Yield a value and all values below it."""
     if key:
         yield key, _value(value)
     if isinstance(value, dict):

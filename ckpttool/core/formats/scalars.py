@@ -1,4 +1,4 @@
-"""The training scalars that a layout requests, read from a file's tensors."""
+"""Training scalars that a layout requests, read from a file's tensors."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ANY_NUMBER = frozenset(_PACKING)
 _ONE_ELEMENT = frozenset({(), (1,)})
 
 _Field = tuple[RequestedScalar, int, Struct]
-"""A requested scalar, its position in the read range, and its packing."""
+"""A requested scalar, its position in the bytes read, and its binary format."""
 
 _NEIGHBOURS = 4096
-"""Scalars closer than this are read in one call, because a call costs more than reading the bytes between."""
+"""Maximum distance in bytes of scalars that are read in one call, because a call costs more than extra bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPlan:
-    """The location of the scalars in a shard, which is the same in every file with the same header."""
+    """Positions of the scalars in a shard, which are the same in every file with the same header."""
 
     reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
     """First byte of each read, its length, and its fields."""
     findings: tuple[Finding, ...] = ()
-    """Scalars of a wrong type."""
+    """Findings about scalars of a wrong type."""
 
     @property
     def last_read(self) -> int:
@@ -52,7 +52,7 @@ class ScalarPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarReading:
-    """The scalars of a shard and their problems."""
+    """Values of a shard's scalars, and their problems."""
 
     scalars: ScalarValues
     findings: tuple[Finding, ...]
@@ -60,7 +60,7 @@ class ScalarReading:
 
 
 def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedScalar]) -> ScalarPlan:
-    """Find the requested scalars in a shard's tensors; adjacent scalars are read in one call.
+    """Return the positions of the requested scalars; adjacent scalars are read in one call.
 
     Args:
         entries: The tensors, in file order; each scalar's name occurs at most once.
@@ -85,10 +85,10 @@ def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedSc
 
 
 def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
-    """Read the scalars' values.
+    """Read the values of the scalars.
 
     Returns:
-        The readable values. A scalar of a wrong type, or with an implausible value, is a finding and stays None; a
+        The readable values. A scalar of a wrong type, or with an implausible value, is a finding and stays None. A
         scalar beyond the end of a truncated file is None without a finding, because the truncation is reported
         separately.
 

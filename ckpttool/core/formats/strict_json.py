@@ -1,4 +1,7 @@
-"""Strict parsing of JSON from other programs; readers get typed values, or an error with file and key path."""
+"""Strict parser for JSON from other programs, with typed access to values.
+
+An invalid document or value raises an error with the file and the key path.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,21 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonObject: TypeAlias = "dict[str, Json]"
 
 DEFAULT_LIMIT = ByteCount(1 << 30)
-"""Maximum size of a record next to a checkpoint: the metadata of 8,192 ranks has a few hundred megabytes."""
+"""Maximum size of a record next to a checkpoint in bytes; the metadata of 8,192 ranks have a few hundred megabytes."""
 
 MOST_MEMORY = ByteCount(160 << 20)
-"""Maximum memory of a record's values, by a generous estimate, because three bytes of `{},` become seventy. About
-150,000 entries."""
+"""Maximum memory of a record's values in bytes, by a generous estimate.
+
+Three bytes of `{},` become seventy. The limit allows about 150,000 entries.
+"""
 
 OWN_MEMORY = ByteCount(512 << 20)
-"""The same limit for documents that ckpttool closed with a hash, because those of 10,000 ranks are this large and must
-be readable."""
+"""The same limit for documents that ckpttool sealed with a hash, which must be readable for 10,000 ranks."""
 
 MAX_DEPTH = 64
-"""Maximum nesting; records have six levels. A hostile file must not determine how much of the stack we use."""
+"""Maximum nesting depth, so that a hostile file cannot exhaust the stack; real records have six levels."""
 
-_SHOWN = 60  # maximum characters of an invalid value in a message
+_SHOWN = 60  # maximum length of an invalid value in a message
 _NONFINITE = ("nan", "inf", "-inf")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEP)
@@ -48,7 +52,7 @@ class ParseError(ValueError):
         Args:
             problem: The expected and the actual value.
             where: The file, and the path to the object.
-            key: Key path from that object; '' for the complete document.
+            key: Key path from that object; empty for the complete document.
             line: Line in the file, from 1.
         """
         super().__init__(": ".join(part for part in (where, key, problem) if part))
@@ -58,14 +62,14 @@ class ParseError(ValueError):
         self.line = line
 
     def within(self, path: str) -> str:
-        """Return the message without the file's path, for a finding that shows the path itself."""
+        """Return the message without the path of the file, for a finding that has the path in a separate field."""
         return str(self).removeprefix(f"{path}: ")
 
 
 def parse_json(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> Json:
-    """Return the document, if every reader would parse it the same way.
+    """Return the parsed document, if every JSON parser would read it in the same way.
 
     Refused although `json` accepts them: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
     infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.
@@ -109,13 +113,13 @@ def parse_json(
         ) from None
     except ParseError as error:
         raise ParseError(error.problem, where=where, key=error.key) from None
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         raise ParseError("has a number that is too long to read", where=where) from None
     return document
 
 
 def number(value: float | None) -> Json:
-    """Encode a number that may be NaN or infinite."""
+    """Encode a number that may be NaN or infinite; `as_number` decodes it."""
     return value if value is None or math.isfinite(value) else str(float(value))
 
 
@@ -125,16 +129,20 @@ def measured(value: float | None) -> Json:
 
 
 def as_number(value: Json) -> float:
-    """Decode the output of `number`, bit for bit; raise a ParseError for anything else."""
+    """Decode a number that `number` encoded, bit for bit.
+
+    Raises:
+        ParseError: The value has a different form.
+    """
     return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)
 
 
 def memory_of(data: bytes) -> int:
-    """Estimate an upper bound of a JSON document's memory after parsing, without parsing it.
+    """Return an upper bound for the memory of a JSON document after parsing, without parsing it.
 
-    The estimate counts the text and its strings, with four bytes per character if any character needs them; the empty
-    objects, lists and numbers, which cost most for their length; and keys, of which the first five are included in the
-    object's size.
+    The estimate counts the text and its strings, with four bytes per character if any character needs them; empty
+    objects, lists and numbers, which take the most memory for their length; and keys, of which the first five are
+    included in the object's size.
     """
     wide = 1 if data.isascii() else 4
     objects, quotes = data.count(b"{"), data.count(b'"')
@@ -152,27 +160,27 @@ def memory_of(data: bytes) -> int:
 def parse_object(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> JsonObject:
-    """Return the document if it is one object; raise a ParseError for anything else, including invalid JSON."""
+    """Return the document if it is an object; raise a `ParseError` for anything else, including invalid JSON."""
     value = parse_json(data, where=where, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
     return as_object(value, where=where)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
-    """Return `value` if it is an object; otherwise raise a ParseError."""
+    """Return `value` if it is an object; otherwise raise a `ParseError`."""
     if not isinstance(value, dict):
         raise _wrong("an object", value, where, key)
     return value
 
 
 def as_list(value: Json, *, where: str = "", key: str = "") -> list[Json]:
-    """Return `value` if it is a list; otherwise raise a ParseError."""
+    """Return `value` if it is a list; otherwise raise a `ParseError`."""
     if not isinstance(value, list):
         raise _wrong("a list", value, where, key)
     return value
 
 
 def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = "") -> int:
-    """Return `value` if it is an integer (not `true` or `1.0`) of at least `minimum`; otherwise raise a ParseError."""
+    """Return `value` if it is an integer (not `true` or `1.0`) of at least `minimum`, or raise a `ParseError`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong("an integer", value, where, key)
     if minimum is not None and value < minimum:
@@ -181,7 +189,7 @@ def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = 
 
 
 def as_float(value: Json, *, where: str = "", key: str = "") -> float:
-    """Return `value` if it is a finite number; otherwise raise a ParseError."""
+    """Return `value` if it is a finite number; otherwise raise a `ParseError`."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise _wrong("a number", value, where, key)
     try:
@@ -191,56 +199,68 @@ def as_float(value: Json, *, where: str = "", key: str = "") -> float:
 
 
 def as_str(value: Json, *, where: str = "", key: str = "") -> str:
-    """Return `value` if it is text; otherwise raise a ParseError."""
+    """Return `value` if it is text; otherwise raise a `ParseError`."""
     if not isinstance(value, str):
         raise _wrong("text", value, where, key)
     return value
 
 
 def as_bool(value: Json, *, where: str = "", key: str = "") -> bool:
-    """Return `value` if it is `true` or `false`, not 0 or 1; otherwise raise a ParseError."""
+    """Return `value` if it is `true` or `false`, but not 0 or 1; otherwise raise a `ParseError`."""
     if not isinstance(value, bool):
         raise _wrong("true or false", value, where, key)
     return value
 
 
 def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int:
-    """Return the integer under `key`; raise a ParseError if it is missing, not an integer, or below `minimum`."""
+    """Return the integer under `key`; raise a `ParseError` if it is missing, not an integer, or below `minimum`."""
     return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
 
 
 def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
-    """Return the text under `key`; raise a ParseError if it is missing or not text."""
+    """Return the text under `key`; raise a `ParseError` if it is missing or not text."""
     return as_str(_member(record, key, where), where=where, key=key)
 
 
 def get_bool(record: Mapping[str, Json], key: str, *, where: str = "") -> bool:
-    """Return the boolean under `key`; raise a ParseError if it is missing, or neither true nor false."""
+    """Return the boolean under `key`; raise a `ParseError` if it is missing or not a boolean."""
     return as_bool(_member(record, key, where), where=where, key=key)
 
 
 def get_object(record: Mapping[str, Json], key: str, *, where: str = "") -> JsonObject:
-    """Return the object under `key`; raise a ParseError if it is missing or not an object."""
+    """Return the object under `key`; raise a `ParseError` if it is missing or not an object."""
     return as_object(_member(record, key, where), where=where, key=key)
 
 
 def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[Json]:
-    """Return the list under `key`; raise a ParseError if it is missing or not a list."""
+    """Return the list under `key`; raise a `ParseError` if it is missing or not a list."""
     return as_list(_member(record, key, where), where=where, key=key)
 
 
 def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
-    """Return the integer under `key`, or None if absent or null; raise a ParseError if invalid or below `minimum`."""
+    """Return the integer under `key`; None if it is absent or null.
+
+    Raises:
+        ParseError: The value is not an integer, or is below `minimum`.
+    """
     return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
 
 
 def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
-    """Return the number under `key`; None if it is absent or null; raise a ParseError if it is not a number."""
+    """Return the number under `key`; None if it is absent or null.
+
+    Raises:
+        ParseError: The value is not a finite number.
+    """
     return _optional(record, key, lambda value: as_float(value, where=where, key=key))
 
 
 def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
-    """Return the text under `key`; None if it is absent or null; raise a ParseError if it is not text."""
+    """Return the text under `key`; None if it is absent or null.
+
+    Raises:
+        ParseError: The value is not text.
+    """
     return _optional(record, key, lambda value: as_str(value, where=where, key=key))
 
 
@@ -261,20 +281,20 @@ def _wrong(expected: str, value: Json, where: str, key: str) -> ParseError:
 
 
 def _snippet(value: Json) -> str:
-    """Format an invalid value in one short line."""
+    """Return an invalid value as one short line for a message."""
     match value:
         case dict():
             return "an object"
         case list():
             return "a list"
         case int() if not isinstance(value, bool) and abs(value) > 10**_SHOWN:
-            return "an integer of more digits than are worth showing"  # and longer than Python agrees to print
+            return "an integer of more digits than are worth showing"  # longer than Python agrees to print
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _check_depth(data: bytes, where: str) -> None:
-    """Reject deep nesting before `json` parses it.
+    """Raise an error for deep nesting, before `json` parses the document.
 
     The depth that `json` can parse depends on the remaining stack, but the same file must give the same answer
     everywhere.

@@ -1,4 +1,4 @@
-"""Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without their tensors' bytes; and their tensors.
+"""Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without the tensors' bytes, and the tensors.
 
 A file consists only of such records, one after another:
 
@@ -12,7 +12,7 @@ MindSpore splits a tensor of more than 512 MiB into consecutive records, all wit
 loader joins consecutive records with the same name. This module does the same, and checks that the sizes add up.
 
 Source: `checkpoint.proto`; `_exec_save`, `tensor_to_ms_type`, `_write_parameter_bytes_data` and
-`_load_ckpt_into_param_dict` in MindSpore's train/serialization.py; the names are `str()` of MindSpore's types, checked
+`_load_ckpt_into_param_dict` in MindSpore's train/serialization.py. The names are `str()` of MindSpore's types, checked
 with MindSpore 2.10.
 """
 
@@ -27,7 +27,7 @@ from ckpttool.core.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quo
 from ckpttool.core.formats.protobuf import WireError, varint
 
 MAX_RECORD_HEAD = MAX_NAME_CHARS + 4096
-"""Bytes from the beginning of a record to its tensor's content: a name, MAX_DIMS dims, a type and their lengths."""
+"""Maximum number of bytes before a record's content: a name, MAX_DIMS dims, a type and their lengths."""
 
 _TAG = 0x0A
 _TENSOR = 0x12
@@ -68,20 +68,23 @@ _SHAPELESS = frozenset({DType.STRING, DType.OPAQUE})
 
 
 class Record(NamedTuple):
-    """One record. Positions count from the start of its buffer."""
+    """One record; its positions are relative to the start of the buffer."""
 
     tag: bytes
     type: bytes | None
-    """None for a map parameter, whose content is not read."""
+    """Name of the type; None for a map parameter, whose content is not read."""
     dims: tuple[int, ...]
     begin: int
     """First byte of the tensor's content."""
     end: int
-    """First byte after the content, and after the record."""
+    """First byte after the content, which is also the end of the record."""
 
 
 class BadRecordError(Exception):
-    """The bytes are not a record, so later records cannot be located, because each length leads to the next record."""
+    """The bytes are not a record, so that later records cannot be located.
+
+    Each record's length leads to the next record.
+    """
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -89,16 +92,19 @@ class BadRecordError(Exception):
 
 
 class RecordReader:
-    """Reads the heads of records. The tensors of a model share few shapes, so their encodings are cached."""
+    """Reader of records without their content.
+
+    The tensors of a model have few different shapes, so their encodings are cached.
+    """
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
-        """Length of a tensor -> the bytes before its content, with the type and dims that they encode."""
+        """Cache: length of a tensor -> the bytes before its content, with the type and dims that they encode."""
 
     def read(self, buffer: bytes, at: int) -> Record:
-        """Read the head of the record that begins at `at`.
+        """Read the record that begins at `at`, without its content.
 
         Args:
             buffer: A part of the file; it need not include the content.
@@ -140,7 +146,7 @@ class RecordReader:
 
 
 def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ...], int]:
-    """Read a tensor's type and dims, and the start of its content, which ends at `end`."""
+    """Return a tensor's type and dims, and the start of its content, which ends at `end`."""
     dims, at = _dims(buffer, at)
     if buffer[at] != _TYPE:
         raise bad(Code.HEADER_INVALID, f"its tensor's type begins with the unexpected byte {buffer[at]:02x}")
@@ -191,7 +197,7 @@ def _dims(buffer: bytes, at: int) -> tuple[tuple[int, ...], int]:
 
 
 class Tensors:
-    """Collects the records of one file, in file order."""
+    """Collector of one file's records, which are added in file order."""
 
     __slots__ = ("_missing", "_names", "_open", "_spans", "entries", "findings")
 
@@ -200,13 +206,13 @@ class Tensors:
         self.findings: list[Finding] = []
         self._names: set[bytes] = set()
         self._open: Record | None = None
-        """First record of a tensor that is incomplete so far."""
+        """First record of a tensor that is not complete yet."""
         self._spans: list[tuple[int, int]] = []
         self._missing = 0
-        """Bytes that the incomplete tensor still lacks."""
+        """Number of bytes that this tensor still lacks."""
 
     def add(self, record: Record, base: int) -> None:
-        """Add the next record, whose positions count from `base` in the file."""
+        """Add the next record, whose positions are relative to byte `base` of the file."""
         if self._open is not None:
             if record.tag == self._open.tag and record.type == self._open.type and record.dims == self._open.dims:
                 self._extend(record, base)
@@ -234,7 +240,7 @@ class Tensors:
             self._missing = needed - content
 
     def finish(self, *, may_be_cut: bool) -> None:
-        """Finish the last tensor, which has no more records.
+        """Complete the last tensor, because there are no more records.
 
         Args:
             may_be_cut: Whether the file ends here without an end mark.
@@ -281,7 +287,7 @@ def _size(dtype: DType, dims: tuple[int, ...], content: int) -> int:
         return content
     if dtype is DType.STRING:
         return content + -content % 4
-    if dims == (0,) and content:  # the form of a scalar in MindSpore before 2.0
+    if dims == (0,) and content:  # MindSpore before 2.0 wrote scalars in this form
         dims = ()
     bits = dtype.bits
     for dim in dims:

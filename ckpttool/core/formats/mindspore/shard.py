@@ -1,7 +1,7 @@
-"""MindSpore's `.ckpt`: consecutive protobuf records, and with `crc_check` a CRC-32 after them.
+"""MindSpore's `.ckpt`: consecutive protobuf records, followed by a CRC-32 if `crc_check` was set.
 
-A file that was truncated between two records is still valid; only its siblings can show the loss. This module reports
-the damage that a single file shows.
+A file that was truncated between two records is still valid, and only other ranks' files can show the loss. This module
+reports the damage that a single file shows.
 
 Source: `_exec_save`, `_write_parameter_bytes_data` and `_parse_ckpt_proto` in MindSpore's train/serialization.py.
 """
@@ -34,25 +34,25 @@ _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
 
 _MAX_RECORDS = 300_000
-"""Maximum number of records, fifty times as many as the largest models have, with less than 256 MB of stored data."""
+"""Maximum number of records: fifty times as many as in the largest models, with less than 256 MB of stored data."""
 
 _LOOK_AHEAD = 512
-"""Bytes per read if tensors are big: nearly always the complete head of a record."""
+"""Number of bytes per read if tensors are big: nearly always enough for a record without its content."""
 
 _FAR_AHEAD = 64 * 1024
-"""Bytes per read if tensors are small: many records in one call."""
+"""Number of bytes per read if tensors are small: enough for many records."""
 
 _BIG = 8 * 1024
-"""Above this size, copying a tensor costs more than another call."""
+"""Size in bytes above which copying a tensor takes longer than another call."""
 
 
 class MindSporeCkpt:
-    """The format that MindSpore writes as `.ckpt`."""
+    """MindSpore's `.ckpt` format."""
 
     name = FormatName.MINDSPORE_CKPT
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:
-        """Walk from record to record, reading only the requested scalars."""
+        """Read all records in order, but no contents except the requested scalars."""
         if head.startswith(ENCRYPTED):
             return unread_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
         walk = _Walk(source, head)
@@ -78,7 +78,7 @@ _ENCRYPTED_FILE = unknown(
 
 
 class _Walk:
-    """One walk over one file, with its last buffer."""
+    """One pass over the records of a file."""
 
     __slots__ = (
         "_base",
@@ -104,10 +104,10 @@ class _Walk:
         self.checksum: Checksum | None = None
         self.findings: list[Finding] = []
         self.complete = False
-        """Whether every record was found."""
+        """Whether the pass reached the end of the records."""
 
     def run(self) -> None:
-        """Walk to the end of the file, or to the first unreadable record."""
+        """Read records to the end of the file, or to the first unreadable record."""
         try:
             end = self._records()
             if end < self._size:
@@ -120,7 +120,7 @@ class _Walk:
         self.findings = [*self.tensors.findings, *self.findings]
 
     def _records(self) -> int:
-        """Collect records and return the end of the last one: the end of the file, or the start of other content.
+        """Collect the records, and return the end of the last one, where the file ends or other content begins.
 
         Raises:
             BadRecordError: The next record cannot be located.
@@ -141,7 +141,7 @@ class _Walk:
         )
 
     def _record(self, offset: int) -> Record | None:
-        """Read the record at `offset`; return None if there is other content."""
+        """Return the record at `offset`; None if there is other content."""
         if offset >= self._base + len(self._data):
             self._load(offset, _LOOK_AHEAD)
         try:
@@ -186,7 +186,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
     """Read the checksum after the last record.
 
     Args:
-        rest: The file from `offset` on, or at least enough for the head of any record.
+        rest: The bytes of the file from `offset`, or at least enough of them for any record without its content.
         offset: End of the last record.
         size: Size of the file in bytes.
 
@@ -222,7 +222,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
 
 
 def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
-    """Describe the bytes found in place of a record, a checksum or the end of the file."""
+    """Return an error for bytes that are not a record, a checksum or the end of the file."""
     if not rest.strip(b"\0"):
         return bad(
             Code.ZERO_TAIL,
@@ -232,7 +232,7 @@ def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
         )
     first = f"{rest[0]:02x}"
     try:
-        # A complete record except for its first byte: only that byte was damaged.
+        # This is a complete record except for its first byte, so only that byte was damaged.
         RecordReader().read(bytes([RECORD]) + rest[1:], 0)
     except (BadRecordError, IndexError):
         return bad(

@@ -1,6 +1,6 @@
-"""Files of safetensors."""
+"""The safetensors file format."""
 
 from __future__ import annotations
 
 ALIGNMENT = 8
-"""safetensors pads the header with the fewest spaces that make its length a multiple of this."""
+"""Alignment of the header in bytes; safetensors pads the header with spaces to a multiple of this number."""

@@ -1,6 +1,6 @@
-"""The JSON header of a safetensors file, parsed strictly, by a scanner for exactly its grammar.
+"""Strict parser for the JSON header of a safetensors file.
 
-This is not a general JSON parser: a header has three levels, so deeper nesting, repeated keys and millions of empty
+This is not a general JSON parser. A header has three levels, so deeper nesting, repeated keys and millions of empty
 lists are rejected at the first invalid character, without recursion and in bounded memory.
 """
 
@@ -28,10 +28,10 @@ from ckpttool.core.formats.base import (
 from ckpttool.core.formats.safetensors import ALIGNMENT
 
 MAX_SIZE = 2**64 - 1
-"""Largest number that safetensors can hold; safetensors refuses larger numbers, and so do we."""
+"""Largest number that safetensors accepts; larger numbers are refused here as well."""
 
 MAX_KEYS = 400_000
-"""Maximum number of keys of an object (tensors or metadata), which keeps the stored data below 512 MB."""
+"""Maximum number of keys in an object (tensors or metadata), so that the parsed data stay below 512 MB."""
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest types come first in a file, for alignment.
 DTYPES = {
@@ -42,33 +42,33 @@ DTYPES = {
         *("F6_E3M2", "F6_E2M3", "F4", "BOOL"),
     )
 }
-"""The types of the format, in the order in which safetensors sorts tensors before it writes them."""
+"""Types of the format, in the order in which safetensors sorts tensors before it writes them."""
 
 PLACES = {name: place for place, name in enumerate(DTYPES)}
-"""Position of a type in that order; tensors of one type are sorted by name."""
+"""Position of each type in that order; tensors of one type are sorted by name."""
 
 METADATA_KEY = "__metadata__"
 
-_SHOWN_CHARS = 40  # maximum characters of an invalid type in a message
+_SHOWN_CHARS = 40  # maximum length of an invalid type in a message
 
 
 class InvalidHeaderError(Exception):
-    """The text violates the grammar; the message gives the position and the reason."""
+    """The text violates the grammar; the message contains the position and the reason."""
 
 
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _BLANK = re.compile(r"[ \t\n\r]*")
 _DECODER = JSONDecoder()
 _LIST_CHARS = 4096
-"""Maximum length of a shape: MAX_DIMS numbers of 20 digits, with blanks in between."""
+"""Maximum length of a shape in characters: MAX_DIMS numbers of 20 digits, with blanks in between."""
 
 
 class TooManyKeysError(InvalidHeaderError):
-    """The text may be valid, but has more entries than we keep in memory."""
+    """The text may be valid, but has more entries than fit into the memory limit."""
 
 
 class Scanner:
-    """Scans the text once, without recursion and without backtracking."""
+    """Scanner that reads a text once, without recursion or backtracking."""
 
     __slots__ = ("_at", "_text")
 
@@ -77,7 +77,7 @@ class Scanner:
         self._at = 0
 
     def members(self, usual: re.Pattern[str] | None = None) -> Iterator[tuple[str, re.Match[str] | None]]:
-        """Yield the keys of the object that begins here.
+        """Yield the keys of the object at the current position.
 
         Args:
             usual: A pattern that matches a key (its first group) together with the value.
@@ -109,19 +109,19 @@ class Scanner:
         self._expect("}")
 
     def string(self) -> str:
-        """Consume a JSON string."""
+        """Consume a JSON string and return it."""
         self._skip_blanks()
         if self._text[self._at : self._at + 1] != '"':
             raise self._unexpected("a string")
         try:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
-            value.encode()  # a single surrogate is not a character
+            value.encode()  # a surrogate without its pair is not a character
         except (JSONDecodeError, UnicodeEncodeError) as error:
             raise self._unexpected("a complete string") from error
         return str(value)
 
     def numbers(self) -> tuple[int, ...]:
-        """Consume a list of non-negative integers."""
+        """Consume a list of non-negative integers and return it."""
         self._expect("[")
         end = self._text.find("]", self._at, self._at + _LIST_CHARS)
         if end < 0:
@@ -164,24 +164,24 @@ class Scanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderText:
-    """The contents of the JSON."""
+    """Contents of the JSON header."""
 
     entries: tuple[TensorEntry, ...]
-    """In data order; spans are relative to the start of the file."""
+    """Tensors in data order; their spans are relative to the start of the file."""
     metadata: tuple[tuple[str, str], ...]
-    """Sorted."""
+    """Pairs of key and value, sorted."""
     data_bytes: int
-    """Bytes from the first byte of data to the end of the last tensor."""
+    """Number of bytes from the first byte of data to the end of the last tensor."""
     canonical: bool
-    """Whether safetensors itself would have written the same text."""
+    """Whether safetensors itself would write the same text."""
     schema_hash: str | None
-    """None if the text could not be read to its end."""
+    """Result of `schema_hash`; None if the text could not be parsed to its end."""
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One entry as written, with offsets from the first byte of data."""
+    """One entry as written, with offsets relative to the first byte of data."""
 
     name: str
     dtype: str
@@ -190,7 +190,7 @@ class _Row:
 
 
 def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
-    """Parse any header, valid or not.
+    """Parse any header, whether valid or not.
 
     Args:
         text: The JSON without its padding.
@@ -228,7 +228,7 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
 
 
 def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
-    """Encode the beginning of a file without metadata, as safetensors does.
+    """Encode the beginning of a file without metadata, in the same form as safetensors.
 
     Args:
         tensors: Name, type and shape of each tensor, in any order; each name occurs once.
@@ -275,7 +275,10 @@ def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
-    """Encode the bytes before a file's tensors, with the tensors of another header and this metadata.
+    """Encode a new header from another header's tensors and this metadata.
+
+    Returns:
+        All bytes before the tensors' data.
 
     Raises:
         InvalidHeaderError: The bytes are not a header.
@@ -288,7 +291,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
-    """Compute the size of a shape; None if the size is not a whole number of bytes, or too large for safetensors.
+    """Return the size of a shape in bytes; None if it is not a whole number of bytes, or too large for safetensors.
 
     As in safetensors, each intermediate product must fit: `[2^63, 4, 0]` is refused although it has no elements.
     """
@@ -301,14 +304,14 @@ def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
 
 
 def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
-    """Fill `rows`, which keep the entries before any damage, and return the metadata, if present.
+    """Parse entries into `rows`, which also has those before any damage, and return the metadata, if present.
 
     Raises:
         InvalidHeaderError: The text violates the grammar.
     """
     metadata = None
     scanner = Scanner(text)
-    shapes: dict[str, tuple[int, ...]] = {"": ()}  # a model of thousands of tensors has few different ones
+    shapes: dict[str, tuple[int, ...]] = {"": ()}  # a model has thousands of tensors but few different shapes
     for key, match in scanner.members(_USUAL_ENTRY):
         if key == METADATA_KEY:
             metadata = [(name, scanner.string()) for name, _ in scanner.members()]
@@ -326,13 +329,16 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
-"""A number in JSON's form, with few enough digits to be below 2^64."""
+"""Pattern of a JSON number with few enough digits to be below 2^64."""
 _USUAL_ENTRY = re.compile(
     rf'"(?!{METADATA_KEY}")([^"\\\x00-\x1f]*)":\{{"dtype":"([A-Z0-9_]{{1,16}})",'
     rf'"shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
     rf'"data_offsets":\[({_NUMBER}),({_NUMBER})\]\}}'
 )
-"""An entry as safetensors writes it, whose name needs no escape. `Scanner` reads any other entry piece by piece."""
+"""Pattern of an entry in safetensors' own form, whose name has no escapes.
+
+`Scanner` reads any other entry step by step.
+"""
 
 
 def _scan_entry(scanner: Scanner, name: str) -> _Row:
@@ -360,7 +366,7 @@ def _unreadable(error: InvalidHeaderError) -> Finding:
 
 
 def _wrong_entry(row: _Row) -> Finding | None:
-    """Return why an entry is invalid; None if it is valid."""
+    """Return a finding if an entry is invalid; otherwise None."""
     dtype = DTYPES.get(row.dtype)
     begin, end = row.offsets
     if dtype is None:
@@ -390,7 +396,7 @@ def _wrong_entry(row: _Row) -> Finding | None:
 
 
 def _first_gap(rows: Sequence[_Row]) -> Finding | None:
-    """Find the first tensor that does not begin at the end of the previous one."""
+    """Return a finding for the first tensor that does not begin at the end of the previous one."""
     end = 0
     for row in rows:
         begin = row.offsets[0]
@@ -408,10 +414,9 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 
 
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
-    """Encode a header as safetensors does; only the order of the metadata is random.
+    """Yield the parts of a header in the form that safetensors writes, except that it writes metadata in random order.
 
-    The text is yielded in parts: a hostile header is one string of many megabytes, and each copy would need as much
-    memory again.
+    A hostile header is one string of many megabytes, and each copy would need as much memory again.
     """
     comma = ""
     yield "{"

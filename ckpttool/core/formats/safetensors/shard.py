@@ -1,6 +1,6 @@
 """safetensors files: eight bytes with the header's length, a JSON header, and the tensors' bytes without gaps.
 
-Source: the format section of the safetensors README, and the metadata that MindSpore's `save_checkpoint` writes.
+Source: The format section of the safetensors README, and the metadata that MindSpore's `save_checkpoint` writes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.safetensors.header import HeaderText
 
 _FORMAT_LIMIT = 100_000_000
-"""The format's own limit for the header; 200,000 tensors need about 19 MB."""
+"""Maximum size of a header in bytes, as defined by the format; 200,000 tensors need about 19 MB."""
 _WIDE_LIMIT = _FORMAT_LIMIT // 4
-"""The limit for non-ASCII headers, in which one four-byte character makes every character take four bytes."""
+"""Maximum size of a non-ASCII header in bytes.
+
+A single four-byte character makes every character of a Python string take four bytes.
+"""
 
 
 class Safetensors:
-    """The format that MindSpore writes as `.safetensors`."""
+    """The safetensors format."""
 
     name = FormatName.SAFETENSORS
 
@@ -52,7 +55,7 @@ class Safetensors:
             return unread_header(self.name, refusal, bytes_read=len(head))
         source.extend(data_begin)
         bytes_read = max(len(head), min(data_begin, source.length))
-        if source.length < data_begin:  # truncated after it was opened
+        if source.length < data_begin:  # truncated after the file was opened
             finding = _truncated(data_begin, source.length, "its header")
             return unread_header(self.name, finding, bytes_read=bytes_read)
         source.expect_again(data_begin)
@@ -74,7 +77,7 @@ class Safetensors:
 
 
 def _checked(source: Front, header: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
-    """Add the findings about the rest of the file to the header."""
+    """Return the header with findings about the rest of the file."""
     text = header.text
     checksum, findings = _checksum(metadata, source.stamp.size)
     findings = [*text.findings, *findings]
@@ -107,7 +110,7 @@ _NOT_CANONICAL = note(
 
 
 def _refuse_length(length: int, size: int) -> Finding | None:
-    """Return why a header of this length is not read; None if it is read."""
+    """Return a finding if a header of this length must not be read; otherwise None."""
     if length > _FORMAT_LIMIT:
         return damage(
             Code.HEADER_INVALID,
@@ -148,7 +151,7 @@ def _truncated(expected: int, actual: int, fault: str) -> Finding:
 
 
 def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:
-    """Recognise the CRC-32 that MindSpore adds with `crc_check`."""
+    """Return the CRC-32 that MindSpore adds with `crc_check`, if there is one, and the problems with it."""
     text = dict(metadata).get(CHECKSUM_KEY)
     if text is None:
         return None, []
@@ -167,27 +170,29 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
 # --- headers repeat --------------------------------------------------------------------------------------------------
 
 # The digits of a checksum in a header that safetensors wrote. No brace or backslash precedes them, so they are in a
-# string inside `__metadata__`. The pattern is compiled with the first header: most trees have no such header.
+# string inside `__metadata__`. The pattern is compiled with the first header, because most trees have no such header.
 _CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedHeader:
-    """The results that depend only on a header's bytes and the requested scalars."""
+    """Results that depend only on a header's bytes and the requested scalars."""
 
     text: HeaderText
     data_begin: int
     """End of the header."""
     is_canonical: bool
-    """Whether safetensors itself would have written the same bytes, including the padding."""
+    """Whether safetensors itself would write the same bytes, including the padding."""
     requested: tuple[RequestedScalar, ...]
     scalars: ScalarPlan
-    """The location of the requested scalars."""
+    """Positions of the requested scalars."""
     last_page: tuple[int, int] | None
 
 
 def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> tuple[ParsedHeader, str | None]:
-    """Parse a header, or return it from the cache, because data-parallel ranks and successive steps share headers.
+    """Return a parsed header, from the cache if possible.
+
+    Data-parallel ranks and successive steps have the same headers.
 
     Args:
         block: Bytes that begin with the header and its length; later bytes are ignored.
@@ -195,7 +200,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
         requested: The requested scalars.
 
     Returns:
-        The parsed header, whose checksum in the metadata may be another file's; and this file's checksum.
+        The parsed header, whose metadata may contain the checksum of another file; and this file's checksum.
 
     Raises:
         UnicodeDecodeError: The header is not valid UTF-8.
@@ -204,7 +209,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
     hole = (end, end) if digits is None else digits.span(1)
     header = _MEMORY.get(block, end, hole)
     if header is None:
-        if end > _MEMORY.limit:  # together with another header it would not fit
+        if end > _MEMORY.limit:  # it would not fit together with another header
             _MEMORY.clear()
         header = _parsed(block, end, requested)
         if not header.text.findings:
@@ -225,11 +230,11 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
     last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
     padding = len(last) - len(last.rstrip(b" "))
     text = str(view[LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
-    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` files does not need it
+    from ckpttool.core.formats.safetensors.header import parse_strictly  # not needed for a tree of `.ckpt` files
 
     parsed = parse_strictly(text, data_begin=end)
     page = None
-    if parsed.entries and not parsed.findings:  # then the tensors fill the file from here
+    if parsed.entries and not parsed.findings:  # in this case the tensors fill the file from here
         page = max(end, end + parsed.data_bytes - LAST_PAGE_BYTES), end + parsed.data_bytes
     return ParsedHeader(
         text=parsed,
@@ -242,23 +247,26 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
 
 
 _Bytes = tuple[bytes, bytes]
-"""A header before and after the digits of its checksum, including the length."""
+"""The bytes of a header before and after the digits of its checksum, including the length."""
 
 
 class HeaderMemory:
-    """Parsed headers by their bytes; the oldest are dropped first. Threads may share this cache."""
+    """Cache of parsed headers by their bytes, which threads may share; the oldest are dropped first."""
 
     def __init__(self, *, limit: int) -> None:
-        """Cache up to `limit` bytes of headers, but always the newest; parsed headers are about ten times as large."""
+        """Create a cache of up to `limit` bytes of headers.
+
+        The newest header is always cached. Parsed headers are about ten times as large.
+        """
         self.limit = limit
         self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
         self._last: tuple[_Bytes, ParsedHeader] | None = None
-        """The last request; the next rank's request is nearly always the same."""
+        """Last request, because the next rank's request is nearly always the same."""
         self._bytes = 0
         self._lock = Lock()
 
     def get(self, block: bytearray, end: int, hole: tuple[int, int]) -> ParsedHeader | None:
-        """Return the cached result for a header.
+        """Return the cached result for a header; None if it is not in the cache.
 
         Args:
             block: Bytes that begin with the header.
@@ -275,7 +283,7 @@ class HeaderMemory:
         return header[1]
 
     def put(self, block: bytearray, end: int, hole: tuple[int, int], parsed: ParsedHeader) -> None:
-        """Cache the result for a header, and drop the oldest if the cache is full."""
+        """Add the result for a header, and drop the oldest headers if the cache is full."""
         view = memoryview(block)
         key = bytes(view[: hole[0]]), bytes(view[hole[1] : end])
         fingerprint = _fingerprint(block, end, hole)
@@ -305,7 +313,7 @@ def _are_equal(cached: _Bytes, block: bytearray, end: int, hole: tuple[int, int]
     before, after = cached
     return (
         (len(before), len(after)) == (hole[0], end - hole[1])
-        # Not slices, which would be copies, nor memoryviews, which are compared element by element.
+        # Slices would be copies, and memoryviews are compared element by element.
         and block.startswith(before)
         and block.startswith(after, hole[1])
     )
@@ -324,5 +332,5 @@ _MEMORY = HeaderMemory(limit=2 * 1024 * 1024)
 
 
 def forget_headers() -> None:
-    """Clear the header cache, so that a benchmark parses each for the first time."""
+    """Clear the header cache, so that a benchmark parses each header for the first time."""
     _MEMORY.clear()

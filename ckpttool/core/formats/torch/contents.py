@@ -1,8 +1,8 @@
-"""Tensors and values in a zip archive of `torch.save`, whose pickle is read opcode by opcode and never unpickled.
+"""Tensors and values in a zip archive of `torch.save`. Its pickle is read opcode by opcode and never unpickled.
 
 Source:
-    `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, `byteorder`
-    gives their byte order; `safetensors/torch.py` for the names of types.
+    `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, and `byteorder`
+    contains their byte order; `safetensors/torch.py` for the names of types.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.zip_directory import ZipEntry
 
 MOST_PICKLE_BYTES = 32 << 20
-"""Maximum size of the pickle; with 100,000 tensors, a pickle has 15 MB."""
+"""Maximum size of the pickle in bytes; the pickle of 100,000 tensors has 15 MB."""
 _MOST_NODES = 1_000_000
-"""Maximum number of values visited in a pickle: a list may contain itself, so a small pickle can have any number of
-values."""
+"""Maximum number of values visited in a pickle, because a list may contain itself."""
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
-"""Maximum length of a text: enough for a command line or a config. A longer text is shortened, with the number of
-omitted characters."""
+"""Maximum length of a text in characters, which is enough for a command line or a config.
+
+A longer text is shortened, with the number of omitted characters.
+"""
 _MOST_NAME_CHARS = 32 << 20
-"""Maximum length of all names and texts together: a few bytes of a pickle can repeat a long text a thousand times."""
+"""Maximum length of all names and texts together, because a few bytes of a pickle can repeat a long text."""
 _MOST_PLAIN = 8
-"""Maximum number of plain values in a displayed list; a longer list gives the contents of a group."""
+"""Maximum number of plain values in a list that is shown as one value; a longer list is shown as a group."""
 
 _BY_STORAGE = {
     "DoubleStorage": DType.F64, "FloatStorage": DType.F32, "HalfStorage": DType.F16, "BFloat16Storage": DType.BF16,
@@ -52,28 +53,30 @@ _BY_NAME = {
     "float8_e4m3fnuz": DType.F8_E4M3FNUZ, "float8_e5m2fnuz": DType.F8_E5M2FNUZ,
 }  # fmt: skip
 _PART = "_local_tensor"
-"""The key of this rank's part in a tensor spread over ranks (DTensor)."""
+"""Key of this rank's part of a tensor that is distributed over ranks (DTensor)."""
 _LOCAL_HEAD = 30
-"""Bytes of a zip's local header before the record's name."""
+"""Size in bytes of a zip's local header before the record's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchContents:
-    """The contents of an archive."""
+    """Contents of an archive."""
 
     entries: tuple[TensorEntry, ...] = ()
-    """Sorted by the path in the pickle; without spans if the elements are not contiguous, or their location is
-    unknown."""
+    """Tensors, sorted by their path in the pickle.
+
+    A tensor has no spans if its elements are not contiguous, or their position is unknown.
+    """
     values: tuple[tuple[str, Value], ...] = ()
-    """Numbers and texts other than tensors, by their path in the pickle."""
+    """Numbers and texts that are not tensors, by their path in the pickle."""
     unread: int = 0
-    """Tensors of unsupported kinds: sparse, quantised, without a device."""
+    """Number of tensors of unsupported kinds: sparse, quantised, or without a device."""
     version: str | None = None
     """Version of the archive format."""
 
 
 def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchContents:
-    """List the contents of an archive.
+    """Return the contents of an archive.
 
     Args:
         source: The open file.
@@ -107,7 +110,7 @@ def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchCont
 
 
 def _first_record(source: ByteSource) -> tuple[int, int]:
-    """Return the start and the latest end of the first record's data; an empty range if the file is not a zip."""
+    """Return the start and the latest possible end of the first record's data; an empty range if this is not a zip."""
     head = source.read(0, _LOCAL_HEAD)
     if not head.startswith(ZIP_MAGIC):
         return 0, 0
@@ -123,7 +126,7 @@ def _small(source: ByteSource, record: ZipEntry | None) -> str | None:
 
 
 class _Walk:
-    """Walks over the values of a pickle, in the pickle's order."""
+    """A pass over the values of a pickle, in the pickle's order."""
 
     def __init__(self, spans: dict[str, tuple[int, int]]) -> None:
         self._spans = spans
@@ -149,7 +152,7 @@ class _Walk:
                 stack.pop()
 
     def _taken(self, path: str, value: object) -> Iterator[tuple[str, object]] | None:
-        """Visit a value; return its children, if any."""
+        """Visit a value and return its children; None if it has no children."""
         if isinstance(value, Tensor):
             self._take(path, value)
         elif isinstance(value, (bool, int, float, str)):
@@ -173,7 +176,7 @@ class _Walk:
         self.values.append((path, value))
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
-        """Return the contents of an object; for a tensor spread over ranks, this rank's part under its own name."""
+        """Return the contents of an object; for a distributed tensor, only this rank's part under the tensor's name."""
         contents = value.members
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
             part = contents.get(_PART)

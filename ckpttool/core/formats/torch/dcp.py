@@ -1,7 +1,7 @@
-"""The `.metadata` of torch.distributed.checkpoint: each slice's location and tensor. The file is not unpickled.
+"""The `.metadata` of torch.distributed.checkpoint: the file and tensor of each slice. It is never unpickled.
 
-Source: `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; other
-    programs also store their save plans in this file.
+Source: `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it. Other
+programs also store their save plans in this file.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from ckpttool.core.formats.torch.slice_machine import (
 from ckpttool.core.storage.base import Storage
 
 MOST_METADATA_BYTES = 256 << 20
-"""Maximum size of a `.metadata`; with 512,000 slices it has 90 MB."""
+"""Maximum size of a `.metadata` in bytes; a file with 512,000 slices has 90 MB."""
 
 
 class SplitTensor(NamedTuple):
     """A tensor, and its division into parts."""
 
     dtype: str | None
-    """torch's name for the type; None if the value is not a type."""
+    """Name of the type in torch; None if the value is not a type."""
     shape: Numbers
     chunks: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcpMetadata:
-    """The contents of a `.metadata`."""
+    """Contents of a `.metadata`."""
 
     tensors: Mapping[str, SplitTensor]
-    """By name, in file order."""
+    """Tensors by name, in file order."""
     values: tuple[str, ...]
-    """Names of values that are not tensors, in the order of the file."""
+    """Names of values that are not tensors, in file order."""
     slices: tuple[Slice, ...]
-    """In file order."""
+    """Slices in file order."""
     calls: tuple[Global, ...]
-    """Every class and function that loading the file would look up, sorted."""
+    """Every class and function that loading the file would import, sorted."""
 
 
 def read_dcp_metadata(data: bytes) -> DcpMetadata:
@@ -94,12 +94,12 @@ def _without_collector() -> Iterator[None]:
 
 
 def slice_names(storage: Storage, path: str) -> dict[int, str]:
-    """Return the names of the slices of a `.distcp`, from the record next to it, by their first bytes.
+    """Return the names of the slices of a `.distcp`, by their first bytes, from the `.metadata` next to it.
 
-    Each part of a tensor is named by its position: `model.weight (part 2 of 8)`.
+    A part of a tensor is named after its position: `model.weight (part 2 of 8)`.
 
     Returns:
-        An empty dict if the record does not exist or cannot be read.
+        The names; empty if the `.metadata` does not exist or cannot be read.
     """
     folder, _, name = path.rpartition("/")
     record = f"{folder}/.metadata" if folder else ".metadata"

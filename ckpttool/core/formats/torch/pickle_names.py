@@ -1,14 +1,14 @@
-"""Names in pickles: the parts of tensors and plain values, unknown classes, and names that run code.
+"""Trust in the names of a pickle: parts of tensors and plain values, unknown classes, and names that run code.
 
 A pickle names functions and calls them while it is loaded. The names that `torch.save` writes are known, and so are the
 types of values in configs, trainer settings and random-number states. Everything else in Python's standard library is
-refused: the library has too many ways to run a program to list them all. For packages that a training environment
-normally has, functions are refused except those listed here, and classes are refused only if they are known to run
-something.
+refused, because the library has too many ways to run a program to list them all. In packages that are common in
+training environments, functions are refused unless they are listed here, and classes are refused only if they are known
+to run code.
 
 Source:
-    `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), the output of pickling these
-    values with Python 3.11 and numpy 1 and 2, and `_compat_pickle` for the names that Python 2 gave them.
+    `torch/_weights_only_unpickler.py` of torch 2.13 (the names that `weights_only=True` allows), the output of pickling
+    these values with Python 3.11 and numpy 1 and 2, and `_compat_pickle` for the names in Python 2.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from functools import lru_cache
 
 
 class Trust(Enum):
-    """How much a name is trusted."""
+    """Trust in a name."""
 
     KNOWN = "known"
     """The name creates a tensor or a plain value."""
     UNKNOWN = "unknown"
-    """Probably a custom class, whose effect is unknown."""
+    """The name is probably a custom class, whose effect is unknown."""
     RUNS = "runs"
-    """The name runs code, or gives access to code that does."""
+    """The name runs code, or provides access to code."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -115,7 +115,7 @@ _UNJUDGED = frozenset(
 )
 """Builtins whose effect depends only on their arguments, which the pickle also names."""
 _VALUES = _names("builtins collections datetime decimal fractions uuid")
-"""Modules of plain values, whose methods affect nothing else."""
+"""Modules of plain values, whose methods have no other effects."""
 _FAMILIES = re.compile(
     r"torch(\.cuda|\.npu|\.sparse|\.cuda\.sparse|_npu\.npu)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)"
     r"|torch\.(float|complex|u?int|quint|qint|bits)[0-9]+(x[0-9]+|_e[0-9]m[0-9][a-z0-9_]*)?"
@@ -123,7 +123,7 @@ _FAMILIES = re.compile(
     r"|numpy\.dtypes\.[A-Z][A-Za-z0-9]*DType"
     r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
 )
-"""Names that exist for every number type."""
+"""Pattern of names that exist for every number type."""
 
 _RUNS = _names(
     """
@@ -142,17 +142,22 @@ _RUNS = _names(
     urllib3
     """
 ) | frozenset(sys.stdlib_module_names)
-"""Modules and functions, with any attribute, unless known to be harmless."""
+"""Modules and functions that run code; all of their attributes are refused, unless known to be harmless."""
 
 _LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
-"""Packages with known functions, where class names use the words below as intended; elsewhere the words may mean
-anything."""
+"""Packages with known functions, in which class names have the usual meaning of the words below.
+
+In other packages, the words may mean anything.
+"""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
-"""Names of functions, methods, and some classes. A name that `_HARMLESS` does not list is refused: because in torch,
-numpy, yaml and fsspec alone, 46 functions evaluate or unpickle their arguments, or start a program."""
+"""Pattern of names of functions, methods, and some classes.
+
+A name that `_HARMLESS` does not list is refused. In torch, numpy, yaml and fsspec alone, 46 functions evaluate or
+unpickle their arguments, or start a program.
+"""
 _MATH = _names(
     """
     abs absolute acos add all allclose amax amin any arange arccos arcsin arctan argmax argmin array as_tensor asarray
@@ -186,25 +191,27 @@ _HARMLESS = re.compile(
     r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
     r"|pandas\.core\.indexes\.base\._new_Index"
 )
-"""Names that compute, or that create a value from numbers; the contents of a refused module stay refused."""
+"""Pattern of names that compute, or that create a value from numbers; the contents of a refused module stay refused."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"
     r"|start_process(es)?)(_[a-z0-9_]*)?|Popen|[A-Za-z]*Subprocess[A-Za-z]*"
 )
-"""Parts of a name that suggest reading a file as code or running a file. Modules that only re-export such a name also
-match."""
+"""Pattern of words in a name that suggest reading a file as code or running a file.
+
+Modules that only re-export such a name also match.
+"""
 
 _MODULES = _names("builtins ctypes nt os pickle posix pty runpy subprocess sys")
 _REACHES = _MODULES | _names(
     "ag_frame cr_frame eval exec execfile f_back f_builtins f_globals f_locals getattr "
     "gi_frame importlib marshal popen shutil socket system tb_frame"
 )
-"""Parts of a name that lead from any module to one that it imported: `os.system` in `torch.serialization`."""
+"""Words in a name that lead from one module to another that it imported: `os.system` in `torch.serialization`."""
 
 
 def modern(module: str, name: str) -> tuple[str, str]:
-    """Return the Python 3 module and name for the module and name in a Python 2 pickle."""
+    """Return the Python 3 module and name for a module and name in a Python 2 pickle."""
     return NAME_MAPPING.get((module, name)) or (IMPORT_MAPPING.get(module, module), name)
 
 
@@ -214,7 +221,7 @@ def trust(module: str, name: str) -> Trust:
 
     Args:
         module: The module as written in the pickle, by Python 2 or 3.
-        name: The name in the module; dotted for an attribute of an object there.
+        name: The name in the module; dotted for an attribute of an object in the module.
     """
     module, name = modern(module, name)
     full = f"{module}.{name}"

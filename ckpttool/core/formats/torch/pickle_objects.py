@@ -1,4 +1,4 @@
-"""Records of the objects that a pickle would create; names are not looked up, and calls are not made.
+"""Records of the objects that a pickle would create. Names are not imported, and nothing is called.
 
 Source:
     `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
@@ -16,7 +16,7 @@ class BrokenPickleError(Exception):
 
 
 class Global(NamedTuple):
-    """A name that is not looked up."""
+    """A name of a class or function that is not imported."""
 
     module: str
     name: str
@@ -41,18 +41,18 @@ class Made:
 
     @property
     def members(self) -> dict[object, object]:
-        """Return the object's contents by name or by key."""
+        """Return the object's contents, by name or by key."""
         # Slots of an object come after the items of its dictionary.
         parts = self.state if isinstance(self.state, tuple) else (self.state,)
         return {key: value for part in (*parts, self.items) if isinstance(part, dict) for key, value in part.items()}
 
 
 class Stored(NamedTuple):
-    """Data that torch keeps outside the pickle: the record of a storage."""
+    """A reference to data that torch stores outside the pickle, in a separate record."""
 
     key: str
     kind: str
-    """The class of the storage: `FloatStorage`."""
+    """Class of the storage, such as `FloatStorage`."""
     numel: int
 
 
@@ -61,12 +61,12 @@ class Tensor(NamedTuple):
 
     storage: Stored
     dtype: str | None
-    """torch's name for the type; None if the storage's class defines the type."""
+    """Name of the type in torch; None if the storage's class defines the type."""
     offset: int
-    """Counted in elements."""
+    """Offset in elements."""
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    """Counted in elements."""
+    """Stride of each dimension in elements."""
 
 
 _VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
@@ -76,18 +76,20 @@ _OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
 _PLAIN: dict[str, Callable[[Any], object]] = {
     "OrderedDict": dict, "dict": dict, "defaultdict": dict, "Counter": dict,
     "Size": tuple, "tuple": tuple, "list": list, "set": list, "frozenset": list, "deque": list,
-    "bytes": bytes,  # None, as protocols before 3 write it
+    "bytes": bytes,  # or None, as protocols before 3 write it
 }  # fmt: skip
 _KEYS = (str, int, float, bytes, type(None), Global, Made)
 _MOST_KEY_BITS = 64
-"""Maximum bits of an integer key: thousands of larger keys can share a hash, and a dictionary of them would take
-hours."""
+"""Maximum number of bits of an integer key.
+
+Thousands of larger keys can have the same hash, and a dictionary of them would take hours.
+"""
 _MOST_KEY_PARTS = 16
 _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
 
 
 def called(by: object, args: tuple[Any, ...]) -> object:
-    """Return the result of a call if it is obvious, otherwise a record of the call."""
+    """Return the result of a call if it is a plain value or tensor, and otherwise a record of the call."""
     noted = Made(by, args)
     if not isinstance(by, Global):
         return noted
@@ -106,7 +108,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
     if by.module.endswith(".multiarray") and by.name == "scalar":
         number = _numpy_number(args)
         return noted if number is None else number
-    if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
+    if by == ("_codecs", "encode"):  # the form in which protocols before 3 write bytes
         return args[0].encode("latin-1")
     plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
     argument = args[0] if args else ()
@@ -114,7 +116,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
 
 
 def _container(plain: Callable[[Any], object], values: object) -> object:
-    """Return the values in a container; an empty container if the values do not form a container."""
+    """Return a container with the values; an empty container if the values have no such form."""
     if type(values) not in {dict, list, tuple}:
         values = ()
     if plain is dict and not isinstance(values, dict):
@@ -123,7 +125,7 @@ def _container(plain: Callable[[Any], object], values: object) -> object:
 
 
 def is_key(key: object) -> bool:
-    """Return whether the object may be a dictionary key: hashing a deep or very large object could take hours.
+    """Return whether an object may be a dictionary key, because hashing a deep or very large object could take hours.
 
     The hash of a tuple is computed each time from all elements, even if the elements are the same object; and tuples
     nested a million deep crash the interpreter.
@@ -134,23 +136,23 @@ def is_key(key: object) -> bool:
 
 
 def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
-    """Return the tensor that a call rebuilds; None if the call is not torch's."""
+    """Return the tensor that a call of torch creates; None for any other call."""
     storage, offset, shape, stride = args[:4]
     numbers = (offset, *shape, *stride)
     if not isinstance(storage, Stored) or len(shape) != len(stride):
         return None
     if any(type(number) is not int or number < 0 for number in numbers):
         return None
-    # v3 is for types without a storage class, and names the type.
+    # Version 3 is for types without a storage class, and contains the type's name.
     metadata = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
     return Tensor(storage, metadata.name if isinstance(metadata, Global) else None, offset, tuple(shape), tuple(stride))
 
 
 def _numpy_number(args: tuple[Any, ...]) -> object:
-    """Return a numpy number; None if the call is not numpy's."""
+    """Return the number that a call of numpy creates; None for any other call."""
     kind, data = args
     name = kind.args[0] if isinstance(kind, Made) and kind.args else None
-    if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded
+    if isinstance(data, str):  # the form in which protocol 2 writes bytes, before they are encoded
         data = data.encode("latin-1")
     if not isinstance(name, str) or name not in _NUMPY or not isinstance(data, bytes):
         return None

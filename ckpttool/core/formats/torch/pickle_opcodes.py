@@ -1,7 +1,7 @@
-"""The opcodes of pickles, up to protocol 5: patterns that skip many at once, and a few that are parsed in advance.
+"""Opcodes of pickles, up to protocol 5: patterns that skip runs of opcodes, and parsers for a few sequences.
 
-Two things are parsed in advance: the storage that a tensor names, and the attribute that `getattr` requests. Only the
-plain forms that picklers write are matched.
+Two sequences are parsed: the storage that a tensor refers to, and the attribute that `getattr` requests. Only the plain
+forms that picklers write are accepted.
 
 Source:
     Lib/pickletools.py of Python 3.13 for the opcodes and their arguments; `torch/serialization.py` of torch 2.13
@@ -19,12 +19,12 @@ from ckpttool.core.formats.torch.pickle_names import Trust, modern
 from ckpttool.core.formats.torch.pickle_objects import GETATTR
 
 _DULL = rb"\((?![Xhj\x8c])|[)012NRQabdelostu}\]\x81\x85-\x88\x89\x8f-\x92\x97\x98]+|[K\x80].|M..|J....|G.{8}"
-"""Opcodes that name nothing, whatever their arguments."""
+"""Pattern of opcodes that refer to no name, whatever their arguments."""
 LINES = b"IFLVSPg"
-"""Opcodes whose argument is a line."""
+"""Opcodes whose argument is a line of text."""
 _TEXT = rb"(?:X(.{4})|\x8c(.))?"
-"""The length of a string that follows a run of such opcodes."""
-# Runs are limited, because `re` stores a backtracking position for each repetition.
+"""Pattern of the length of a string after a run of such opcodes."""
+# The length of runs is limited, because `re` stores a backtracking position for each repetition.
 OLD_RUN = re.compile(
     rb"(?:" + _DULL + rb"|[hq].|[jr]....|\x95.{8}|[" + LINES + rb"p][^\n]*\n){0,4096}" + _TEXT, re.DOTALL
 )
@@ -40,7 +40,7 @@ STOP, STACK_GLOBAL, MEMOIZE, FRAME, MARK, INST = b".\x93\x94\x95(i"
 FIXED = {**dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4)}
 FIXED |= dict.fromkeys(b"G\x95", 8)
 COUNTED = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"TBX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
-"""Number of bytes of the length that precedes the data."""
+"""Opcodes with a data length, and the number of bytes of that length."""
 SIGNED = frozenset(b"T\x8b")
 
 _GETS, _PUTS, _NUMBERS, _TEXTS = b"hj", b"qr", b"KMJ", b"X\x8c"
@@ -63,13 +63,13 @@ class StorageId:
     key: str
     """Name of the record in the folder `data`."""
     kind: str
-    """Last part of the storage's type; empty if the type was not followed."""
+    """Last part of the storage's type; empty if the type is unknown."""
     numel: int
 
 
 @dataclass(slots=True)
 class Memo:
-    """The known entries of a pickle's memo."""
+    """Known entries of a pickle's memo."""
 
     names: dict[int, Name] = field(default_factory=dict)
     texts: Callable[[int], bytes | None] = lambda _: None
@@ -80,17 +80,17 @@ class OddError(Exception):
 
 
 class Ahead:
-    """A position in a pickle that advances with each read."""
+    """Parser for opcodes after a position in a pickle; each read advances the position."""
 
     __slots__ = ("_data", "_getattr", "_memo", "_next", "at")
 
     def __init__(self, data: bytes, at: int, memo: Memo, following: int) -> None:
-        """Start at an opcode; `following` is the number that MEMOIZE would use next."""
+        """Start at an opcode; `following` is the number of the next memo entry that MEMOIZE would write."""
         self._data, self.at, self._memo, self._next = data, at, memo, following
         self._getattr: set[int | None] = set()
 
     def storage(self) -> StorageId:
-        """Read the tuple of a tensor's persistent id, from its MARK on.
+        """Read the tuple of a tensor's persistent id, starting at its MARK.
 
         Raises:
             OddError: The opcodes do not have this form.
@@ -110,7 +110,7 @@ class Ahead:
         return StorageId(key=key.decode(), kind=name[1].rpartition(".")[2] if name else "", numel=numel)
 
     def made(self) -> None:
-        """Skip the opcodes that make an object of the class just pushed, without arguments.
+        """Skip the opcodes that create an object, without arguments, from the class at the top of the stack.
 
         Raises:
             OddError: The opcodes do something else.
@@ -120,13 +120,14 @@ class Ahead:
         self._expect(_NEWOBJ)
 
     def attribute(self, depth: int = 0) -> tuple[Name, str]:
-        """Read the arguments of `getattr`, up to its REDUCE.
+        """Read the arguments of a `getattr` call, up to its REDUCE.
 
         Returns:
-            The global whose attribute is taken, or the class of the object; and the attribute's name, dotted if nested.
+            The global whose attribute is requested, or the class of the object; and the attribute's name, dotted if
+            nested.
 
         Raises:
-            OddError: `getattr` is not called directly with plain constants.
+            OddError: The call is not direct, or its arguments are not plain constants.
         """
         self._getattr.add(self.put())
         owner, within = self._name(), ""
@@ -145,7 +146,7 @@ class Ahead:
         return owner, within + name.decode(errors="backslashreplace")
 
     def put(self) -> int | None:
-        """Skip an opcode that memoizes the last value; return its number."""
+        """Skip an opcode that memoizes the last value, if there is one, and return the entry's number."""
         place = None
         code = self._peek()
         if code in _PUTS:
@@ -158,11 +159,11 @@ class Ahead:
         return place
 
     def _name(self) -> Name | None:
-        """Read a global, written out or memoized; None if the memoized value is unknown."""
+        """Read a global, either written in full or from the memo; None if the memo entry is unknown."""
         code, begin = self._peek(), self.at
         if code == _GLOBAL:
             lines = self._data[self.at + 1 : self.at + 2 * _MOST_CHARS].split(b"\n", 2)
-            if len(lines) < 3:  # noqa: PLR2004  a module, a name, and what follows
+            if len(lines) < 3:  # noqa: PLR2004  a module, a name, and the rest
                 raise OddError
             self.at += 3 + len(lines[0]) + len(lines[1])
             return self._named(lines[0], lines[1])
@@ -181,13 +182,13 @@ class Ahead:
         return self._named(module, name)
 
     def _named(self, module: bytes, name: bytes) -> Name:
-        """Record a name that was written in full."""
+        """Record a name that was written in full, and return it."""
         qualified = modern(module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace"))
         self.put()
         return qualified
 
     def _text(self) -> bytes | None:
-        """Read a string, written out or memoized; None if the memoized value is unknown."""
+        """Read a string, either written in full or from the memo; None if the memo entry is unknown."""
         code = self._peek()
         if code in _GETS:
             return self._memo.texts(self._argument())
@@ -211,7 +212,7 @@ class Ahead:
         return int.from_bytes(self._data[self.at - length : self.at], "little")
 
     def _argument(self) -> int:
-        """Read an opcode with a numeric argument of known length."""
+        """Read an opcode with a numeric argument of known length, and return the number."""
         begin, end = self.at + 1, self.at + 1 + FIXED[self._peek()]
         self.at = end
         return int.from_bytes(self._data[begin:end], "little")
@@ -229,19 +230,19 @@ class Ahead:
 
 @dataclass(slots=True)
 class PickleNames:
-    """The globals that a pickle uses. Names have their Python 3 form; escape them before display."""
+    """Globals that a pickle uses, with their Python 3 names; escape the names before display."""
 
     runs: list[str] = field(default_factory=list)
-    """Globals known to run code, or to give access to code that does."""
+    """Globals that run code, or provide access to code."""
     hidden: bool = False
-    """Whether the pickle also uses names that are computed while it is loaded."""
+    """Whether the pickle also uses names that are computed during loading."""
     unknown: list[str] = field(default_factory=list)
     broken: str | None = None
-    """Why the first pickle cannot be read to its end; names before that are known."""
+    """Why the first pickle cannot be read to its end; None if it can. Names before that point are known."""
     over_limit: bool = False
-    """Whether the limit was exceeded; only the names up to that point are known."""
+    """Whether a limit was exceeded; only the names before that point are known."""
     storages: dict[str, StorageId] = field(default_factory=dict, compare=False)
-    """The storages of tensors by key, if the keys are written plainly."""
+    """Storages of tensors by key, if the pickle contains the keys in plain form."""
 
     def take(self, verdict: Trust, name: str) -> None:
         """Record a name that is not known to be harmless."""

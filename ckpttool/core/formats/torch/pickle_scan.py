@@ -1,12 +1,12 @@
-"""Globals that a pickle uses, read from its opcodes. Nothing is unpickled, and there is no stack.
+"""Globals that a pickle uses, read from its opcodes without a stack. Nothing is unpickled.
 
 `pickletools` is not used, because it makes a Python object of every argument, so that one opcode could fill the memory.
 
-A name is in the opcode itself (GLOBAL, INST), or is the last two strings pushed (STACK_GLOBAL, since protocol 4), each
-written in full or taken from the memo. No pickler does this differently, so a name in any other form is hidden on
-purpose.
+A name is in the opcode itself (GLOBAL, INST), or consists of the last two strings pushed (STACK_GLOBAL, since protocol
+4), each written in full or taken from the memo. No pickler does this differently, so a name in any other form is hidden
+on purpose.
 
-A direct call of `getattr` with plain constants is only a dotted name, as newer protocols write it. To exclude any other
+A direct call of `getattr` with plain constants is equivalent to a dotted name in newer protocols. To exclude any other
 call, such a pickle is read again, and every memo entry is checked.
 """
 
@@ -45,20 +45,23 @@ from ckpttool.core.formats.torch.pickle_opcodes import (
 from ckpttool.core.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
-"""Maximum bytes read. The pickle of 100,000 tensors has 15 MB; long strings and arrays are skipped and not counted."""
+"""Maximum number of bytes read, not counting long strings and arrays, which are skipped.
+
+The pickle of 100,000 tensors has 15 MB.
+"""
 MOST_STEPS = 2_000_000
 """Maximum number of opcodes checked individually; most are skipped in runs."""
-_STEPS_A_NAME = 10  # judging one takes that much longer; picklers write each only once
+_STEPS_A_NAME = 10  # checking a name takes as long as ten opcodes; picklers write each name only once
 MOST_NAME_BYTES = 512
-"""Maximum length of the name of a module or of an object in it; real names are far shorter."""
+"""Maximum length in bytes of the name of a module or an object; real names are far shorter."""
 MOST_STORAGES = 200_000
 """Maximum number of storages and memo entries; an archive with more records is not read."""
 MOST_PICKLES = 5
-"""Maximum number of consecutive pickles: as many as a legacy torch file has before its raw numbers."""
+"""Maximum number of consecutive pickles, which is the number in a legacy torch file before its raw numbers."""
 
 _WINDOW = 256 << 10
 _MARGIN = 64 << 10
-"""If fewer bytes remain in memory, more are read, so an opcode that ends beyond them is suspicious."""
+"""Number of remaining bytes in memory below which more are read; an opcode that ends beyond them is suspicious."""
 
 _NO_TEXT = -1
 _MOST_BORN = 64
@@ -67,19 +70,19 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
 class _EndError(Exception):
-    """The pickle has no next opcode."""
+    """The pickle has no further opcode."""
 
 
 class _AttributeError(Exception):
-    """The pickle names `getattr`, so it must be read with care."""
+    """The pickle names `getattr`, so that it must be read again with more checks."""
 
 
 class _OverLimitError(Exception):
-    """The pickle exceeds the limit."""
+    """The pickle exceeds a limit."""
 
 
 class PickleReader:
-    """Reads the opcodes of one file's pickles. The limit applies to all pickles together."""
+    """Reader of the opcodes in one file's pickles; the limits apply to all pickles together."""
 
     __slots__ = (
         "_at", "_base", "_below", "_born", "_careful", "_data", "_end", "_fresh", "_is_new", "_memo", "_name",
@@ -87,28 +90,28 @@ class PickleReader:
     )  # fmt: skip
 
     def __init__(self, source: ByteSource) -> None:
-        """Start with the open file."""
+        """Create a reader for an open file."""
         self._source = source
         self._steps = self.bytes_read = 0
-        # A window that moves over the file.
+        # The part of the file that is in memory.
         self._base = self._at = self._end = 0
         self._data = b""
-        # The strings pushed last, and those in the memo: their places and lengths, in one number.
+        # The last strings pushed, and the strings in the memo: position and length, packed into one number.
         self._below = self._top = _NO_TEXT
         self._memo = array("q")
         self._texts: dict[int, int] = {}
         self._trusted = self._is_new = True
         self._names = PickleNames()
-        # The global pushed last, and the position in the file at which it or a string is still on top.
+        # The last global pushed, and the position in the file at which it or a string is still at the top of the stack.
         self._name: Name | None = None
         self._fresh = 0
-        # The position in the file at which an object of a class, or an attribute, will be on top.
+        # The position in the file at which an object of a class, or an attribute, will be at the top of the stack.
         self._born: dict[int, Name] = {}
         self._named = Memo(texts=self._remembered)
         self._careful = False
 
     def names(self, begin: int, end: int, *, pickles: int = 1) -> PickleNames:
-        """Find every name that the pickle requests.
+        """Return every name that the pickle uses.
 
         Args:
             begin: First byte of a pickle.
@@ -124,7 +127,7 @@ class PickleReader:
             self._scan()
             for _ in range(1, pickles):
                 self._fill()
-                if PROTO(self._data, self._at) is None:  # no other pickle begins here
+                if PROTO(self._data, self._at) is None:  # no further pickle begins here
                     break
                 self._scan()
         except _OverLimitError:
@@ -134,7 +137,7 @@ class PickleReader:
         return self._names
 
     def _scan(self) -> None:
-        """Read one pickle to its STOP; read it twice if it names `getattr`."""
+        """Read one pickle up to its STOP; read it again with more checks if it names `getattr`."""
         begin = self._base + self._at
         try:
             self._pickle(careful=False)
@@ -159,7 +162,7 @@ class PickleReader:
                 raise _OverLimitError
 
     def _is_over(self, run: re.Pattern[bytes]) -> bool:
-        """Read a run of opcodes that name nothing, or a single opcode; return whether it was STOP."""
+        """Read a run of opcodes or a single opcode, and return whether it was STOP."""
         if len(self._data) - self._at < _MARGIN:
             self._fill()
         dull = run.match(self._data, self._at)
@@ -183,7 +186,7 @@ class PickleReader:
         return False
 
     def _run(self, dull: re.Match[bytes]) -> None:
-        """Skip a run of opcodes, and the string after the run."""
+        """Skip a run of opcodes that refer to no name, and the string after the run."""
         begin, is_digit = dull.end(), False
         header = dull[dull.lastindex] if dull.lastindex else b""
         if begin - len(header) - bool(header) > self._at:
@@ -197,11 +200,10 @@ class PickleReader:
             is_digit = length == 1
             self._name, self._fresh = None, self._base + begin
         self._at = begin
-        if is_digit:  # a digit, which exists only once in Python; it may also be a storage's key
+        if is_digit:  # Python has only one object per digit; it may also be a storage's key
             self._keep()
 
     def _read_opcode(self, opcode: int) -> None:
-        """Read an opcode that is not skipped in a run."""
         if opcode in COUNTED:
             self._counted(opcode)
         elif opcode in b"ci":
@@ -216,7 +218,6 @@ class PickleReader:
             raise self._unexpected(f"{opcode:02x}, which is not an opcode")
 
     def _fixed(self, opcode: int) -> None:
-        """Read an opcode with an argument of fixed length."""
         argument = self._data[self._at + 1 : self._at + 1 + FIXED[opcode]]
         if len(argument) < FIXED[opcode]:
             raise self._unexpected(f"{opcode:02x} without all of its argument")
@@ -230,16 +231,16 @@ class PickleReader:
                 self._called_for(self._named.names[place])
             return
         if opcode in b"qr":
-            self._trusted = False  # picklers that number memo entries implicitly never mix the two ways
+            self._trusted = False  # picklers never mix implicit and explicit numbers
             self._put(int.from_bytes(argument, "little"), 1 + len(argument))
             if self._careful and self._is_new:
                 self._accuse()
-        else:  # EXT: a number instead of a name; all others are skipped in runs
+        else:  # EXT has a number instead of a name; all other opcodes are skipped in runs
             self._names.hidden = True
         self._below = self._top = _NO_TEXT
 
     def _counted(self, opcode: int) -> None:
-        """Skip data that their length precedes."""
+        """Skip data that are preceded by their length."""
         width = COUNTED[opcode]
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
@@ -249,7 +250,7 @@ class PickleReader:
         self._at = begin + length
 
     def _line(self) -> None:
-        """Skip a line longer than the buffer; or put the top of the stack into the memo."""
+        """Skip a line longer than the buffer, or put the top of the stack into the memo."""
         self._trusted = False
         self._below = self._top = _NO_TEXT
         if self._careful and self._data[self._at] in b"gp":
@@ -259,12 +260,12 @@ class PickleReader:
                 raise self._unexpected("an unterminated line")
             self._at = len(self._data)
             self._fill()
-            if not self._data:  # truncated in the meantime
+            if not self._data:  # the file was truncated in the meantime
                 raise self._unexpected("no further byte")
         self._at = end + 1
 
     def _global(self) -> None:
-        """Read a name from the opcode."""
+        """Record a name that is in the opcode itself."""
         lines = NAMES(self._data, self._at + 1)
         self._below = self._top = _NO_TEXT
         if lines is None:
@@ -296,7 +297,7 @@ class PickleReader:
             self._names.take(trust(*qualified), ".".join(plain))
 
     def _called_for(self, name: Name) -> None:
-        """Record the global that was just pushed."""
+        """Record the global at the top of the stack, and parse the opcodes that use it."""
         self._name, self._fresh = name, self._base + self._at
         if name == GETATTR:
             self._attribute()
@@ -314,7 +315,7 @@ class PickleReader:
         return Ahead(self._data, self._at, self._named, len(self._memo) if self._is_new else -1)
 
     def _attribute(self) -> None:
-        """Judge the arguments of the `getattr` just pushed."""
+        """Check the arguments of the `getattr` at the top of the stack."""
         if not self._careful:
             raise _AttributeError
         ahead = self._ahead()
@@ -324,17 +325,17 @@ class PickleReader:
             self._accuse()
             return
         self._expected(ahead, (owner[0], f"{owner[1]}.{name}"))
-        # As in newer protocols: a dotted name.
+        # This is equivalent to a dotted name in newer protocols.
         self._names.take(trust(owner[0], f"{owner[1]}.{name}"), f"{owner[0]}.{owner[1]}.{name}")
 
     def _expected(self, ahead: Ahead, name: Name) -> None:
-        """Record the top of the stack after the opcodes parsed in advance."""
+        """Record the top of the stack after the opcodes that were parsed in advance."""
         if len(self._born) > _MOST_BORN:
             self._born.clear()
         self._born[self._base + ahead.at] = name
 
     def _mark(self) -> None:
-        """Skip a MARK; it may begin the tuple that names a tensor's storage."""
+        """Skip a MARK, which may begin the tuple with a tensor's storage."""
         with suppress(OddError):
             storage = self._ahead().storage()
             if len(self._names.storages) < MOST_STORAGES:
@@ -343,14 +344,14 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _keep(self) -> None:
-        """Memoize the last value, if the next opcode requests it."""
+        """Record a memo entry for the last value, if the next opcode requests it."""
         if self._at < len(self._data):
             place = self._ahead().put()
             if place is not None:
                 self._remember(place)
 
     def _put(self, place: int, length: int = 1) -> None:
-        """Record the memo entry of the opcode just read, of this length."""
+        """Record the memo entry that the current opcode of `length` bytes writes."""
         if self._fresh == self._base + self._at - length:
             self._fresh += length
             self._remember(place)
@@ -370,7 +371,7 @@ class PickleReader:
             self._texts[place] = self._top
 
     def _remembered(self, place: int) -> bytes | None:
-        """Return a memoized string; None if the value is unknown or not a string."""
+        """Return a string from the memo; None if the entry is unknown or not a string."""
         if self._is_new:
             return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
         return self._text(self._texts.get(place, _NO_TEXT))
@@ -385,7 +386,6 @@ class PickleReader:
         return self._source.read(pushed >> _LENGTH_BITS, pushed & _LENGTH_MASK)
 
     def _fill(self) -> None:
-        """Read more if few bytes remain in memory."""
         is_last = self._data and self._base + len(self._data) >= self._end
         if is_last or len(self._data) - self._at >= _MARGIN:
             return

@@ -1,4 +1,4 @@
-"""The contents of a pickle, built from its opcodes: plain values, and a record of the call for everything else.
+"""Contents of a pickle, built from its opcodes: plain values, and a record of the call for everything else.
 
 Nothing is imported or called: a class or a function remains a name, and an object becomes a `Made`. No code of the
 pickle runs, so its values are known only if they consist of plain values and tensors.
@@ -17,24 +17,23 @@ from typing import Any, ClassVar
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Stored, called, is_key
 
 MOST_OPCODES = 2_000_000
-"""Maximum number of opcodes. A tensor takes about thirty; each can cost a hundred bytes of memory."""
+"""Maximum number of opcodes. A tensor takes about thirty; each can use a hundred bytes of memory."""
 
 _MOST_INT_BYTES = 64
-"""Maximum bytes of an integer; a counter needs eight."""
+"""Maximum size of an integer in bytes; a counter needs eight."""
 _MOST_LINE = 4096
-"""Maximum characters of an argument that ends at the end of the line, a form that only protocol 0 has."""
+"""Maximum length of an argument that ends at the end of the line, a form that only protocol 0 has."""
 MOST_COPIED = 64 << 20
-"""Maximum number of characters and elements that calls copy: a few bytes can copy the same long list a thousand
-times."""
+"""Maximum number of characters and elements that calls copy, because a few bytes can copy a long list many times."""
 _MOST_TUPLE_KEYS = 10_000
-"""Maximum number of tuple keys in all dictionaries: an attacker can make any number of tuples with the same hash."""
+"""Maximum number of tuple keys in all dictionaries, because any number of tuples can have the same hash."""
 
 
 def read_values(data: bytes, *, trailing: int = 0) -> object:
     """Return the contents of a pickle.
 
     Args:
-        data: Bytes that begin with the pickle, or with earlier pickles.
+        data: Bytes that begin with the pickle, or with other pickles before it.
         trailing: Number of pickles before that pickle.
 
     Raises:
@@ -47,15 +46,18 @@ def read_values(data: bytes, *, trailing: int = 0) -> object:
 
 
 class Machine:
-    """A pickle's stack and memo."""
+    """A pickle machine, with its stack and memo."""
 
     __slots__ = ("_copied", "_left", "_marks", "_memo", "_most", "_stack", "_tuple_keys", "at", "data")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
-    """Opcode -> the method that executes it."""
+    """Method for each opcode."""
 
     def __init__(self, data: bytes, *, most: int | None = None) -> None:
-        """Start with the bytes, which begin with a pickle, and the maximum number of opcodes."""
+        """Create a machine for bytes that begin with a pickle.
+
+        `most` is the maximum number of opcodes; None for the default.
+        """
         self.data = data
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -65,7 +67,7 @@ class Machine:
         self.at = 0
 
     def run(self) -> object:
-        """Execute the opcodes to the next STOP, and return the top of the stack.
+        """Execute the opcodes up to the next STOP, and return the top of the stack.
 
         Raises:
             BrokenPickleError: The pickle ends before a STOP, or is too long.
@@ -87,7 +89,7 @@ class Machine:
             opcodes[opcode](self)
         raise BrokenPickleError(f"more than {self._most} opcodes")
 
-    # Reading the arguments of opcodes from the next bytes.
+    # Methods that read the arguments of opcodes.
 
     def take(self, length: int) -> bytes:
         """Return the next bytes."""
@@ -103,7 +105,7 @@ class Machine:
         return int.from_bytes(self.take(width), "little", signed=signed)
 
     def counted(self, width: int) -> bytes:
-        """Return the bytes that follow their own count."""
+        """Return the bytes that follow a count of `width` bytes."""
         return self.take(self.number(width))
 
     def line(self, codec: str = "utf-8") -> str:
@@ -113,13 +115,13 @@ class Machine:
         self.at = end + 1
         return line.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
 
-    # Effects of opcodes.
+    # Methods that execute opcodes.
 
     def push(self, value: object) -> None:
         """Push a value."""
         self._stack.append(value)
 
-    def pop(self) -> Any:  # noqa: ANN401  whatever the pickle put there
+    def pop(self) -> Any:  # noqa: ANN401  any object that the pickle pushed
         """Pop the last value."""
         return self._stack.pop()
 
@@ -135,7 +137,7 @@ class Machine:
         return values
 
     def drop(self) -> None:
-        """Discard the last value, or a mark."""
+        """Discard the last value or the last mark."""
         if self._marks and self._marks[-1] == len(self._stack):
             self._marks.pop()
         else:
@@ -146,17 +148,17 @@ class Machine:
         self._stack.append(self._stack[-1])
 
     def pack(self, count: int) -> None:
-        """Combine the last values into a tuple."""
+        """Combine the last `count` values into a tuple."""
         items = tuple(self._stack[len(self._stack) - count :])
         del self._stack[len(self._stack) - count :]
         self.push(items)
 
     def recall(self, place: int) -> None:
-        """Push a memoized value."""
+        """Push the value of a memo entry."""
         self.push(self._memo[place])
 
     def keep(self, place: int | None = None) -> None:
-        """Memoize the last value."""
+        """Memoize the last value; without `place`, under the next number."""
         self._memo[len(self._memo) if place is None else place] = self._stack[-1]
 
     def integer(self, data: bytes) -> None:
@@ -166,17 +168,17 @@ class Machine:
         self.push(int.from_bytes(data, "little", signed=True))
 
     def put(self, pairs: list[Any]) -> None:
-        """Add keys and values to the last value on the stack."""
+        """Add keys and values to the container at the top of the stack."""
         target = self._stack[-1]
         into = target.items if isinstance(target, Made) else target
         for key, value in zip(pairs[::2], pairs[1::2], strict=False):
             self._tuple_keys += type(key) is tuple
             if is_key(key) and self._tuple_keys <= _MOST_TUPLE_KEYS:  # other keys cannot be used
-                with suppress(TypeError):  # its container has no keys
+                with suppress(TypeError):  # the object is not a container with keys
                     into[key] = value
 
     def extend(self, values: list[Any]) -> None:
-        """Add values to the last value on the stack."""
+        """Add values to the container at the top of the stack."""
         target = self._stack[-1]
         if isinstance(target, list):
             target.extend(values)
@@ -184,12 +186,12 @@ class Machine:
             target.items.update(enumerate(values, len(target.items)))
 
     def reduce(self) -> None:
-        """Record a call; execute it if it creates a tensor or a plain value."""
+        """Execute a call if it creates a tensor or a plain value, and otherwise record it."""
         args = self.pop()
         self.call(self.pop(), args if isinstance(args, tuple) else ())
 
     def new(self, taken: int) -> None:
-        """Record that an object of a class would be created; the first of the popped values is the class."""
+        """Record the creation of an object; the first of the `taken` popped values is its class."""
         values = [self.pop() for _ in range(taken)][::-1]
         args = values[1] if isinstance(values[1], tuple) else ()
         self.call(values[0], args)
@@ -201,16 +203,16 @@ class Machine:
             self._stack[-1].state = state
 
     def named(self, module: object, name: object) -> None:
-        """Push a name."""
+        """Push the name of a class or function."""
         self.push(Global(module if isinstance(module, str) else "", name if isinstance(name, str) else ""))
 
     def instance(self) -> None:
-        """Record that an object would be created, in the form of protocol 0."""
+        """Record the creation of an object in the form of protocol 0."""
         name = Global(self.line(), self.line())
         self.call(name, tuple(self.since_mark()))
 
     def made(self) -> None:
-        """Record that an object would be created, in the form of protocol 1."""
+        """Record the creation of an object in the form of protocol 1."""
         by, *args = self.since_mark()
         self.call(by, tuple(args))
 
@@ -222,9 +224,9 @@ class Machine:
         self.push(called(by, args))
 
     def stored(self, ident: object) -> None:
-        """Push the data that torch stores outside the pickle."""
+        """Push a reference to data that torch stores outside the pickle."""
         storage: object = None
-        if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
+        if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  with its key, kind and size
             kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""
             if isinstance(ident[2], str) and type(ident[4]) is int and ident[4] >= 0:
                 storage = Stored(ident[2], kind, ident[4])

@@ -1,7 +1,7 @@
-"""Values in a torch file other than its tensors: counters, sizes and names, as plain values. Nothing is unpickled.
+"""Plain values in a torch file other than its tensors: counters, sizes and names. Nothing is unpickled.
 
 Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None are unchanged; sets become lists. An object of a
-class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for
+class becomes a `Made`, a class or a function a `Global`, and a tensor a `Tensor`. The functions below return None for
 these.
 
 Source:
@@ -21,19 +21,21 @@ from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.storage.base import ByteSource
 
 MOST_PLAIN_BYTES = 32 << 20
-"""Maximum size of a pickle; with 100,000 tensors it has 15 MB."""
+"""Maximum size of a pickle in bytes; the pickle of 100,000 tensors has 15 MB."""
 _FIRST_BYTES = 64 << 10
-"""Number of bytes read first, because most pickles are smaller, and gigabytes of numbers may follow."""
+"""Number of bytes to read first, because most pickles are smaller, and gigabytes of numbers may follow."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BEFORE_LEGACY = 3
-"""Number of pickles in a legacy file before the pickle with the saved object."""
+"""Number of pickles before the saved object in a legacy file."""
 _LOCAL_HEAD = 30
-"""Bytes of a zip's local header before the record's name."""
+"""Size in bytes of a zip's local header before the record's name."""
 
 
 def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> object:
-    """Return the contents of a file or a part of it: an archive of `torch.save`, its legacy form, or a plain pickle.
+    """Return the contents of a file or a part of it, as plain values.
+
+    The file may be an archive of `torch.save`, its legacy form, or a plain pickle.
 
     Args:
         source: The open file.
@@ -52,7 +54,7 @@ def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> 
 
 
 def _main_record(archive: FilePart) -> tuple[int, int]:
-    """Return the start and the latest end of an archive's pickle."""
+    """Return the start and the latest possible end of an archive's pickle."""
     head = archive.read(0, _LOCAL_HEAD)
     name, extra = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
     if archive.read(_LOCAL_HEAD, name).endswith(b"/data.pkl"):
@@ -69,7 +71,7 @@ def _legacy_or_plain(data: bytes) -> object:
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
-    """Read as much as needed, because only the pickle itself shows where it ends."""
+    """Read more and more bytes until the pickle is complete, because only the pickle itself shows where it ends."""
     length = _FIRST_BYTES
     while True:
         data = source.read(0, length)
@@ -82,7 +84,7 @@ def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
 
 
 def value_at(tree: object, *path: str | int) -> object:
-    """Return the value at a path of keys: in dictionaries, lists, and objects' items and attributes.
+    """Return the value at a path of keys in dictionaries, lists, and the items and attributes of objects.
 
     Returns:
         The value; None if it does not exist or is None.

@@ -1,4 +1,4 @@
-"""torch's formats: a zip archive since 1.6, and before that a pickle. Pickles are read by opcode, never unpickled."""
+"""torch's formats: a zip archive since 1.6, and a pickle before that. Pickles are read by opcode, never unpickled."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _ITEM_BYTES = {
     **dict.fromkeys(("CharStorage", "ByteStorage", "BoolStorage", "QInt8Storage", "QUInt8Storage"), 1),
     **dict.fromkeys(("UntypedStorage", "_UntypedStorage"), 1),
 }
-"""Bytes per element of a storage; the length of other storages is not checked."""
+"""Bytes per element of each storage class; the length of other storages is not checked."""
 
 
 class TorchPickle:
-    """A file of `torch.save` in its legacy form."""
+    """The legacy format of `torch.save`."""
 
     name = FormatName.TORCH_PICKLE
 
-    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
-        """Refuse pickles that would run code; the rest of the file is not read."""
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  the format has no scalars
+        """Check the pickles for names that run code; the rest of the file is not read."""
         return unsafe_pickle(source, head, hidden=True) or unread_header(self.name, bytes_read=len(head))
 
 
 def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
-    """Refuse a file that would run code if it were read as a pickle; None if it would not.
+    """Return a refusal if a file would run code when it is read as a pickle; otherwise None.
 
     Args:
         source: The open file.
@@ -62,7 +62,7 @@ def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | 
 
 
 def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
-    """Return the findings about a pickle that a complete file depends on.
+    """Return the findings about a pickle that is essential for its file.
 
     Args:
         where: The pickle's name at the beginning of a sentence.
@@ -98,17 +98,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class TorchZip:
-    """A file of `torch.save`."""
+    """The zip format of `torch.save`."""
 
     name = FormatName.TORCH_ZIP
 
-    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
-        """Read nothing, because the directory is at the end of the file."""
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  required by the interface
+        """Return a header without tensors, because the directory is at the end of the file."""
         return unread_header(self.name, bytes_read=len(head))
 
 
 def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tuple[Finding, ...], int]:
-    """Find the code that the pickles of an archive would run, and the missing records that they name.
+    """Check the pickles of an archive for names that run code, and for missing records.
 
     Args:
         source: The open file.
@@ -150,13 +150,16 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
 
 
 def _is_another(root: str, records: Iterable[ZipEntry]) -> bool:
-    """Recognize torch.package, torch.export and the oldest torch.jit.save, which need no data.pkl."""
+    """Return whether an archive is from torch.package, torch.export or the oldest torch.jit.save.
+
+    Such archives have no `data.pkl`.
+    """
     marks = {f"{root}/{name}" for name in _OTHERS}
     return any(record.name in marks or record.name in _OTHERS for record in records)
 
 
 def _missing(root: str, records: Iterable[ZipEntry], storages: Iterable[StorageId]) -> Iterator[Finding]:
-    """Compare the records of tensors with the pickle."""
+    """Report tensors in the pickle whose records are missing or too short."""
     sizes = {record.name.lower(): record.end - record.begin for record in records}
     for storage in storages:
         name = f"{root}/data/{storage.key}"

@@ -1,4 +1,4 @@
-"""A pickle machine for the record of torch.distributed.checkpoint, which skips the opcodes common to every slice.
+"""Pickle machine for the `.metadata` of torch.distributed.checkpoint, which skips opcodes that repeat per slice.
 
 The record of a large model has half a million slices, so the opcodes of each slice are skipped together if they are
 exactly those that torch writes; the rest is executed opcode by opcode.
@@ -17,9 +17,9 @@ from ckpttool.core.formats.torch.pickle_objects import GETATTR, BrokenPickleErro
 from ckpttool.core.formats.torch.pickle_values import Machine
 
 _MOST_OPCODES = 8_000_000
-"""Maximum number of executed opcodes, not counting skipped ones: each can cost a hundred bytes of memory."""
+"""Maximum number of executed opcodes, without skipped ones, because each can use a hundred bytes of memory."""
 _MOST_SIZES = 100_000
-"""Maximum number of cached encodings of sizes, because most slices share them."""
+"""Maximum number of cached encodings of sizes; most slices have the same few sizes."""
 
 _MODULE = "torch.distributed.checkpoint.metadata"
 TENSOR, CHUNK, INDEX, PROPERTIES, BYTES, ALL = (
@@ -39,40 +39,40 @@ Numbers: TypeAlias = "tuple[int, ...]"
 
 
 class Slice(NamedTuple):
-    """A unit written by one writer: a tensor, a part of a tensor, or another value."""
+    """A unit that one writer wrote: a tensor, a part of a tensor, or another value."""
 
     name: str
-    """Name of the complete tensor or value: `model.layers.0.weight`."""
+    """Name of the complete tensor or value, such as `model.layers.0.weight`."""
     path: str
-    """The file according to the record, untrusted and relative to the record's folder."""
+    """File according to the record, relative to the record's folder. The path is untrusted."""
     offset: int
     """First byte in the file."""
     length: int
-    """Size in bytes, including everything around the numbers."""
+    """Size in bytes, including the archive around the numbers."""
     is_changed: bool
-    """Whether the slice was transformed (compressed, encrypted), so that it differs from torch's output."""
+    """Whether the slice was compressed or encrypted, so that it differs from torch's output."""
 
 
 class Chunk(NamedTuple):
-    """The part of a tensor in a slice, in elements."""
+    """Part of a tensor in a slice, in elements."""
 
     offsets: Numbers
     sizes: Numbers
 
 
 def numbers_in(value: object) -> Numbers:
-    """Return a size or a position.
+    """Return a size or a position as integers.
 
     Raises:
-        BrokenPickleError: The value is not a sequence of numbers.
+        BrokenPickleError: The value is not a sequence of integers.
     """
     if not isinstance(value, tuple) or any(type(item) is not int or item < 0 for item in value):
         raise BrokenPickleError("a size or an offset in it is not a number")
     return value
 
 
-# The opcodes that torch writes for a slice, a part and a tensor after the first of each: every repeated value is a memo
-# index.
+# The opcodes that torch writes for all slices, parts and tensors except the first of each, in which every repeated
+# value is a memo index.
 _AGAIN = rb"(h.|j....)"
 _NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6})"
 _SIZE = (
@@ -103,22 +103,22 @@ _TUPLE1 = 0x85
 
 
 class SliceMachine(Machine):
-    """A machine that skips the opcodes written for each slice, and stores only the requested data."""
+    """A machine that skips the opcodes of slices, and stores only the requested data."""
 
     __slots__ = ("_known", "_numbered", "_passing", "_sizes", "calls", "slices")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
 
     def __init__(self, data: bytes) -> None:
-        """Start with the complete file."""
+        """Create a machine for the complete content of a file."""
         super().__init__(data, most=_MOST_OPCODES)
         self._numbered: list[Any] = []
-        """The memo; picklers number its entries without gaps."""
+        """The memo, as a list because picklers number its entries without gaps."""
         self._passing: dict[int, tuple[Global, Callable[[int], bool]]] = {}
-        """The function that continues after a memoized class, by the `id` of its object."""
+        """Function that continues after a memoized class, by the `id` of the class's `Global`."""
         self._sizes: dict[bytes, Numbers] = {}
         self._known: list[tuple[bytes, ...]] = [()] * len(_MEANT)
-        """The memo entries of attribute names at the last successful check."""
+        """Memo entries of attribute names at the last successful check."""
         self.slices: list[Slice] = []
         self.calls: set[Global] = set()
 
@@ -129,7 +129,7 @@ class SliceMachine(Machine):
         self._numbered.append(self._stack[-1])
 
     def recalled(self, width: int) -> None:
-        """Push the memo entry whose number has this width; if the entry begins another slice, skip the slice."""
+        """Push the memo entry whose number has `width` bytes; if the entry begins another slice, skip the slice."""
         at = self.at
         value = self._numbered[self.data[at] if width == 1 else int.from_bytes(self.data[at : at + width], "little")]
         self.at = at + width
@@ -139,12 +139,12 @@ class SliceMachine(Machine):
                 self._keys_again()
 
     def short(self) -> None:
-        """Push a short text, and memoize it if the next opcode says so."""
+        """Push a short text, and memoize it if the next opcode requests it."""
         data, at = self.data, self.at + 1
         end = at + data[at - 1]
         text = data[at:end].decode("utf-8", "surrogatepass")
         self._stack.append(text)
-        if data[end] == _MEMOIZE:  # nothing can follow past the end
+        if data[end] == _MEMOIZE:  # an opcode that would begin after the end does not exist
             self._numbered.append(text)
             end += 1
         self.at = end
@@ -153,14 +153,14 @@ class SliceMachine(Machine):
         """Push a name."""
         super().named(module, name)
         top = self._stack[-1]
-        if top != GETATTR:  # depends on the requested attribute
+        if top != GETATTR:  # the result depends on the requested attribute
             self.calls.add(top)
         passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(top)
         if passing is not None:
             self._passing[id(top)] = top, passing
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
-        """Record a call. An enumeration member, as Python up to 3.11.3 writes it, counts as a dotted name."""
+        """Record a call; a call that creates an enumeration member in Python up to 3.11.3 counts as a dotted name."""
         if by == GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
             self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
         elif by == GETATTR or any(arg == GETATTR for arg in args):
@@ -174,7 +174,7 @@ class SliceMachine(Machine):
             return
         key_texts = _EACH_KEY.findall(match[0])
         if any(length and len(text) != length[0] for length, text, _ in key_texts):
-            return  # a text contains a terminator, so the split is wrong
+            return  # a text contains a terminator, so the opcodes were split in the wrong place
         keys: list[object] = []
         for length, text, recall in key_texts:
             if length:
@@ -184,7 +184,7 @@ class SliceMachine(Machine):
         self._stack.append(self._numbered[-1])
         self.at = match.end()
 
-    def _at(self, recall: bytes) -> Any:  # noqa: ANN401  whatever the pickle put there
+    def _at(self, recall: bytes) -> Any:  # noqa: ANN401  any object that the pickle pushed
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
@@ -196,7 +196,7 @@ class SliceMachine(Machine):
         return True
 
     def _size(self, number_bytes: bytes | None, recall: bytes | None) -> Numbers:
-        """Return a size, and memoize the size at its first occurrence."""
+        """Return a size, and memoize it at its first occurrence."""
         if number_bytes is None:
             return numbers_in(self._at(recall or b""))
         numbers = self._sizes.get(number_bytes)
@@ -220,7 +220,7 @@ class SliceMachine(Machine):
         return decoded
 
     def _chunk_again(self, begin: int) -> bool:
-        """Skip all consecutive parts, and push the parts."""
+        """Skip all consecutive parts and push them; return whether there was at least one."""
         data, numbered, match = self.data, self._numbered, _CHUNK_AGAIN.match
         matched = match(data, begin)
         passed = False
@@ -248,7 +248,7 @@ class SliceMachine(Machine):
             return False
         made = Made(TENSOR, ())
         self._numbered += (made, None, None, None)
-        # The following opcodes add the parts, and end it.
+        # The next opcodes append the parts, and complete the tensor.
         state: dict[object, object] = {}
         self._stack += (made, state)
         self.mark()
@@ -257,7 +257,7 @@ class SliceMachine(Machine):
         return True
 
     def _slice_again(self, begin: int) -> bool:
-        """Skip all consecutive slices, and store the slices."""
+        """Skip all consecutive slices and store them; return whether there was at least one."""
         data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
         matched = match(data, begin)
         passed = False
@@ -296,7 +296,7 @@ _MEANT = (
     _PLACE,
     (*_PLACE, "offset"),
 )
-"""The expected memo entries for a part, a tensor, and a slice without and with its part's position in the tensor."""
+"""Expected memo entries for a part, a tensor, and a slice without and with its part's position in the tensor."""
 _OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
 
 
@@ -311,7 +311,7 @@ _LONG1, _MEMOIZE = b"\x8a\x94"
 _SIGNED = frozenset(b"J\x8a")
 SliceMachine.opcodes = {
     **Machine.opcodes,
-    ord("g"): lambda machine: machine.push(machine._numbered[int(machine.line())]),  # noqa: SLF001  its own
+    ord("g"): lambda machine: machine.push(machine._numbered[int(machine.line())]),  # noqa: SLF001  the class is in this module
     ord("h"): lambda machine: machine.recalled(1),
     ord("j"): lambda machine: machine.recalled(4),
     ord("p"): lambda machine: machine.remember(int(machine.line())),

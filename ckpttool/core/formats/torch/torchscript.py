@@ -1,7 +1,7 @@
-"""TorchScript's source in an archive of `torch.jit.save`, which is inflated piece by piece and discarded.
+"""TorchScript's source code in an archive of `torch.jit.save`, which is decompressed in chunks and discarded.
 
-Source: `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it deflates the records of `code/`, texts of a
-    few kilobytes each, and no others.
+Source: `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it compresses the records of `code/`, texts of a
+few kilobytes each, and no others.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ckpttool.core.formats.torch.zip_directory import Deflated
 from ckpttool.core.storage.base import ByteSource
 
 MOST_BYTES = 64 << 20
-"""Maximum inflated bytes per archive; the source of the largest models has a few megabytes."""
+"""Maximum number of decompressed bytes per archive; the source of the largest models has a few megabytes."""
 _PIECE = 64 << 10
 _RAW = -15
-"""Window bits of zlib for a stream without a header, as zip files have."""
+"""Window bits of zlib for a stream without a header, as in zip files."""
 
 
 def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple[Finding, ...], int]:
-    """Compare deflated records with their CRC32s.
+    """Compare compressed records with their CRC32s.
 
     Args:
         source: The open file.
-        records: The deflated records of the archive.
+        records: The compressed records of the archive.
 
     Returns:
         The finding about the first damaged record, without a path, and the number of bytes read.
@@ -50,7 +50,7 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
 
 
 def _fault(source: ByteSource, record: Deflated) -> str | None:
-    """Return why a record does not match its headers."""
+    """Return why a record does not match its headers; None if it matches."""
     inflater = zlib.decompressobj(_RAW)
     crc = size = 0
     at, end = record.record.begin, record.record.end

@@ -1,14 +1,14 @@
-"""The directory of a zip archive by `torch.save`: the location of each record, checked against the headers.
+"""Directory of a zip archive by `torch.save`: the position of each record, checked against the headers.
 
-`zipfile` is not used, because it reads no local headers, inflates all data, and takes four times as long. Nothing here
-is inflated, extracted or unpickled.
+`zipfile` is not used, because it reads no local headers, decompresses all data, and takes four times as long. Nothing
+here is decompressed, extracted or unpickled.
 
 Source:
-    APPNOTE.TXT 6.3.10 of PKWARE, and files written by torch 2.13: all records are stored; flags are 0x0808, with CRC32
+    APPNOTE.TXT 6.3.10 of PKWARE, and files written by torch 2.13. All records are stored. Flags are 0x0808, with CRC32
     and sizes zero in the local header and set in a descriptor after the data (16 bytes, or 24 if the record or its
-    offset exceeds 4 GiB); an empty record has 0x0800 and no descriptor; the local header's extra field pads the data to
-    64 bytes; the zip64 end of the directory always exists; no comments, no gaps. `torch.jit.save` deflates the records
-    of the folder `code`, and no others.
+    offset exceeds 4 GiB). An empty record has 0x0800 and no descriptor. The local header's extra field pads the data to
+    64 bytes. The zip64 end of the directory always exists. There are no comments and no gaps. `torch.jit.save`
+    compresses the records of the folder `code`, and no others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from ckpttool.core.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.core.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
-"""Maximum size, because the directory is in memory: about 200,000 records, a hundred times as many as large models
-have."""
+"""Maximum size of the directory in bytes, because it is read into memory.
 
-# Versions, time and date are skipped: they are compared as bytes.
+It is enough for about 200,000 records, a hundred times as many as large models have.
+"""
+
+# Versions, time and date are skipped here, because they are compared as bytes.
 _unpack_central = Struct("<L4x2H4x3L4H2xLL").unpack_from
 _CENTRAL_BYTES = 46
 _CENTRAL_MARK = int.from_bytes(b"PK\x01\x02", "little")
@@ -50,11 +52,11 @@ _ZIP64_EXTRA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipEntry:
-    """One record."""
+    """One record of an archive."""
 
     name: str
     crc32: int
-    """The recorded value; 0 also if the writer computed no CRC32."""
+    """Recorded CRC32; also 0 if the writer computed no CRC32."""
     begin: int
     """First byte of the record's data in the file."""
     end: int
@@ -74,7 +76,7 @@ class Deflated:
     record: ZipEntry
     """The record, whose CRC32 covers the decompressed data."""
     size: int
-    """Recorded size of the decompressed data."""
+    """Recorded size of the decompressed data in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +84,19 @@ class ZipDirectory:
     """All records of an archive, and every inconsistency in the headers."""
 
     entries: tuple[ZipEntry, ...]
-    """In file order, with disjoint data; empty if a finding is worse than suspect."""
+    """Records in file order, with disjoint data; empty if a finding is worse than suspect."""
     findings: tuple[Finding, ...]
-    """Findings without a path, which the caller adds."""
+    """Findings without a path, because the caller adds the path."""
     bytes_read: int
     deflated: tuple[Deflated, ...] = ()
-    """Deflated records of an archive by `torch.jit.save`; these are not among the entries."""
+    """Compressed records of an archive by `torch.jit.save`, which are not among the entries."""
 
     @property
     def verifiable(self) -> bool:
-        """Whether the writer computed CRC32s; `torch.serialization.set_crc32_options(False)` leaves them all 0."""
+        """Whether the writer computed CRC32s.
+
+        After `torch.serialization.set_crc32_options(False)`, all CRC32s are 0.
+        """
         return any(entry.crc32 for entry in self.entries)
 
 
@@ -103,14 +108,14 @@ class _Record(NamedTuple):
     name: bytes
     crc32: int
     packed: int
-    """Bytes in the file; fewer than `size` if the record is compressed."""
+    """Number of bytes in the file; fewer than `size` if the record is compressed."""
     size: int
     least_end: int
-    """The earliest end of the record's data, which applies if the local header has no extra field."""
+    """Earliest possible end of the record's data, if its local header has no extra field."""
     flags: int
     is_deflated: bool
     head: bytes
-    """The 24 bytes that the local header repeats: version, flags, method, time, date; CRC32, sizes; name's length."""
+    """The 24 bytes that the local header repeats: version, flags, method, time, date, CRC32, sizes, and name length."""
 
 
 class _BadZipError(Exception):
@@ -124,7 +129,7 @@ class _BadZipError(Exception):
 def read_zip_directory(source: ByteSource) -> ZipDirectory:
     """Read the directory and all local headers of an archive, but no data.
 
-    Content never causes an exception: damage and refusals are returned as findings.
+    The content never causes an exception: damage and refusals are returned as findings.
 
     Raises:
         OSError: The disk did not answer.
@@ -151,7 +156,7 @@ def read_zip_directory(source: ByteSource) -> ZipDirectory:
 
 
 class _Window:
-    """Reads small ranges that are often close together, a page at a time."""
+    """Reader of small ranges that are often close together; it reads and caches one page at a time."""
 
     __slots__ = ("_begin", "_data", "_end", "_source", "bytes_read", "size")
 
@@ -162,13 +167,13 @@ class _Window:
         self._data = b""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly these bytes from the disk; fewer only at the end of the file."""
+        """Return these bytes from the disk; fewer only at the end of the file."""
         data = self._source.read(offset, length)
         self.bytes_read += len(data)
         return data
 
     def near(self, offset: int, length: int) -> bytes:
-        """Return these bytes, from memory if the page was read before."""
+        """Return these bytes, from the cached page if possible."""
         at = offset - self._begin
         if at < 0 or offset + length > self._end:
             self._data = self.read(offset, max(length, _WINDOW_BYTES))
@@ -177,7 +182,7 @@ class _Window:
 
 
 def _central_records(source: _Window, place: DirectoryPlace, findings: list[Finding]) -> list[_Record]:
-    """Parse the central directory; return its records by offset."""
+    """Parse the central directory, and return its records sorted by offset."""
     if place.end - place.begin > MAX_DIRECTORY_BYTES:
         raise _refused(
             Code.OVER_LIMIT,
@@ -208,7 +213,10 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
 
 
 def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
-    """Parse the record at `at` in the directory, which begins at `begin`; return the record and the next position."""
+    """Parse the record at `at` in the directory, and return it with the position of the next record.
+
+    `begin` is the offset of the directory in the file.
+    """
     if len(data) - at < _CENTRAL_BYTES:
         raise _damaged(
             Code.HEADER_INVALID, f"At byte {begin + at} there are {len(data) - at} bytes, but a record has at least 46."
@@ -247,7 +255,7 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
 
 
 def _refuse_deflated(records: list[_Record]) -> None:
-    """Refuse deflated records unless constants show that it is TorchScript: torch.load would unpickle the rest."""
+    """Raise an error for a compressed record, because torch.load would unpickle an archive that is not TorchScript."""
     for record in records:
         if record.is_deflated:
             raise _not_stored(record.name, f"method {_DEFLATE}, {record.packed} bytes for {record.size}")
@@ -261,7 +269,7 @@ def _not_stored(name: bytes, how: str) -> _BadZipError:
 
 
 def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
-    """Replace the saturated values of (packed size, size, offset) by the values of the zip64 extra field."""
+    """Return (packed size, size, offset), with saturated values replaced by those in the zip64 extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
@@ -279,7 +287,10 @@ def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
 
 
 def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding]:
-    """Find records that overlap each other or the directory: overlap is one way to build a small file that expands."""
+    """Report records that overlap each other or the directory.
+
+    Overlaps are one way to build a small file that expands to a large one.
+    """
     for record, after in pairwise(records):
         if record.least_end > after.offset:
             yield _refused(
@@ -299,7 +310,7 @@ def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding
 def _local_entries(
     source: _Window, place: DirectoryPlace, records: list[_Record], findings: list[Finding]
 ) -> Iterator[ZipEntry | Deflated]:
-    """Compare every local header and descriptor with the directory, and find the start of the data."""
+    """Compare every local header and descriptor with the directory, and yield the records with their data's start."""
     expected = 0
     for record, after in zip_longest(records, records[1:]):
         if record.offset != expected:
@@ -323,12 +334,11 @@ def _local_entries(
 
 
 def _check_local(record: _Record, header: bytes) -> None:
-    """Compare a local header with the directory's record."""
     head = record.head
     if header[:4] == b"PK\x03\x04" and header[30:] == record.name:
         if header[4:28] == head:
             return
-        # The descriptor has the values that are zero here.
+        # The descriptor has the values that are zero in this header.
         if record.flags & _HAS_DESCRIPTOR and header[4:28] == head[:10] + _NO_SIZES + head[22:]:
             return
     raise _damaged(
@@ -338,10 +348,10 @@ def _check_local(record: _Record, header: bytes) -> None:
 
 
 def _check_descriptor(record: _Record, tail: bytes) -> int:
-    """Compare the descriptor after a record's data with the directory; return its length."""
+    """Compare the descriptor after a record's data with the directory, and return its length."""
     if tail.startswith(b"PK\x07\x08" + record.head[10:22]):
         return _SHORT_DESCRIPTOR_BYTES
-    # This is the form if the record or its offset exceeds 4 GiB; the directory may still have 32-bit sizes.
+    # The descriptor has 64-bit sizes if the record or its offset exceeds 4 GiB, even if the directory does not.
     descriptor = (b"PK\x07\x08", record.crc32, record.packed, record.size)
     if len(tail) == _LONG_DESCRIPTOR.size and _LONG_DESCRIPTOR.unpack(tail) == descriptor:
         return _LONG_DESCRIPTOR.size
@@ -354,7 +364,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
 
 
 def _decoded(name: bytes) -> str:
-    """Decode a name as torch does; its bytes have already been compared."""
+    """Decode a name in the same way as torch; its bytes have already been compared."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

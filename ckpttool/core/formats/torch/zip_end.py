@@ -1,4 +1,4 @@
-"""The end of a zip archive, with the location of its directory."""
+"""The end of a zip archive, which contains the position of its directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _END = Struct("<4s4H2LH")
 _LOCATOR = Struct("<4sLQL")
 _END64 = Struct("<4sQ2H2L4Q")
 _SEARCHED_BYTES = _END.size + 0xFFFF
-"""Maximum length of a comment, and so the earliest start of the directory's end record."""
+"""Number of bytes to search for the end record: its own size, and the maximum length of a comment."""
 
 
 class _Readable(Protocol):
@@ -25,7 +25,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPlace:
-    """The location and the expected contents of the directory."""
+    """Position and expected contents of the directory."""
 
     begin: int = 0
     end: int = 0
@@ -36,7 +36,7 @@ class DirectoryPlace:
 
 
 def find_directory(source: _Readable) -> DirectoryPlace:
-    """Read the end of the archive, 32-bit and 64-bit, and compare the two.
+    """Read the 32-bit and 64-bit ends of the archive, and check that they agree.
 
     Raises:
         OSError: The disk did not answer.
@@ -44,7 +44,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
     tail_at = max(0, source.size - _END.size - _LOCATOR.size - _END64.size)
     tail = source.read(tail_at, source.size - tail_at)
     at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or len(tail) - at < _END.size:  # a comment, or something appended
+    if at < 0 or len(tail) - at < _END.size:  # there is a comment, or appended data
         tail_at = max(0, source.size - _SEARCHED_BYTES - _LOCATOR.size - _END64.size)
         tail = source.read(tail_at, source.size - tail_at)
         at = tail.rfind(b"PK\x05\x06")
@@ -61,7 +61,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
             Code.HEADER_INVALID, f"The end record at byte {tail_at + at} describes an archive on several disks."
         )
     end = tail_at + at
-    # If the archive has a comment, the locator may begin before the tail.
+    # If the archive has a comment, the locator may begin before the bytes read.
     before = max(0, end - _LOCATOR.size)
     locator = tail[at - _LOCATOR.size : at] if at >= _LOCATOR.size else source.read(before, end - before)
     if len(locator) == _LOCATOR.size and locator.startswith(b"PK\x06\x07"):
@@ -81,7 +81,10 @@ def find_directory(source: _Readable) -> DirectoryPlace:
 def _wide_place(
     source: _Readable, locator: bytes, locator_at: int, narrow: DirectoryPlace
 ) -> tuple[DirectoryPlace, int]:
-    """Read the 64-bit end; return the directory's location and the end's offset. A location with end 0 is invalid."""
+    """Read the 64-bit end, and return the directory's position and the offset of this end.
+
+    A position whose end is 0 is invalid.
+    """
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:
@@ -102,7 +105,7 @@ def _wide_place(
 
 
 def _after_the_end(size: int, end: int, comment: int) -> tuple[Finding, ...]:
-    """Find bytes after the end of the archive."""
+    """Return a finding for bytes after the end of the archive, if there are any."""
     beyond = size - end - _END.size
     if beyond == 0 and comment == 0:
         return ()
@@ -120,7 +123,9 @@ def _broken(code: Row, message: str, *, expected: str | None = None, actual: str
 
 
 def archive_begin(source: ByteSource, end: int) -> tuple[int | None, int]:
-    """Return the start of the archive that ends at a byte of a file, from its own record, and the number of bytes read.
+    """Return the start of the archive that ends at a byte of a file, and the number of bytes read.
+
+    The start is known from the archive's own end record.
 
     Returns:
         The start and the bytes read. The start is None if no gapless archive ends there, or if it would begin before

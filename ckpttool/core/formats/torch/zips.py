@@ -1,7 +1,6 @@
-"""A `.distcp` of torch.distributed.checkpoint: consecutive archives of `torch.save`, each a slice.
+"""A `.distcp` of torch.distributed.checkpoint: consecutive archives of `torch.save`, one per slice.
 
-The end of an archive shows its beginning, so the file is read from its last byte to its first, without a record of the
-archives' positions.
+The end of an archive shows its beginning, so the file is read backwards, without a record of the archives' positions.
 
 Source:
     `torch/distributed/checkpoint/filesystem.py` of torch 2.13 (`_write_item`), and 201 files of six trainers.
@@ -33,14 +32,14 @@ MOST_SLICES = 1_000_000
 
 
 def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
-    """Read the ends, directories and pickles of all archives of a file.
+    """Read the ends, directories and pickles of all archives in a file.
 
     Args:
         source: The open file.
         thoroughly: If False, read only the last archive, which shows whether the file was truncated.
 
     Returns:
-        The records of the archives, each with the position of its slice in its name, and every inconsistency.
+        The records of the archives, whose names contain the position of their slice, and every inconsistency.
 
     Raises:
         OSError: The disk did not answer.
@@ -63,7 +62,7 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
 
 
 def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mapping[int, str]) -> TorchContents:
-    """List the contents of a file's slices.
+    """Return the contents of a file's slices.
 
     Args:
         source: The open file.
@@ -100,7 +99,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def slice_of(name: str) -> int | None:
-    """Return the start of the slice from a record's name; None if the name has no start."""
+    """Return the start of the slice that a record's name contains; None if the name contains no start."""
     at = name.rpartition(_AT)[2]
     return int(at) if _AT in name and at.isdecimal() else None
 
@@ -127,7 +126,7 @@ def archives_of(source: ByteSource) -> list[tuple[int, int]]:
 
 
 def _spans(source: ByteSource, *, most: int) -> tuple[list[tuple[int, int]], list[Finding], int]:
-    """Return the byte ranges of the last archives, in file order, with the problems and the number of bytes read."""
+    """Return the byte ranges of the last archives in file order, their problems, and the number of bytes read."""
     end, nbytes = int(source.stamp.size), 0
     spans: list[tuple[int, int]] = []
     while end > 0 and len(spans) < most:
