@@ -1,1 +1,1 @@
-"""Pure rules, which turn nouns into nouns and use no clock, file or tensor."""
+"""Pure rules over the domain types, without access to clocks, files or tensors."""

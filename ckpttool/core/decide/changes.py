@@ -1,6 +1,6 @@
-"""Preconditions for changing a tree, and the checkpoint that its records must name afterwards.
+"""Conditions for changing a tree, and the checkpoint that its records must name afterwards.
 
-No other process may write to the tree during this time. The trainer's pointers must name the newest intact checkpoint,
+No other process may write to the tree during the change. The trainer's pointers must name the newest intact checkpoint,
 never a deleted one.
 """
 
@@ -14,19 +14,22 @@ from ckpttool.core.domain.pointer import Pointer, PointerFix, PointerText
 from ckpttool.core.domain.units import moment_if_any
 
 NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
-"""Contents of each record, by path, after a save of the checkpoint; records that cannot name it are absent."""
+"""Function that returns the content of each record, by path, after a save of the checkpoint.
+
+Records that cannot name the checkpoint are left out.
+"""
 
 
 def signs_of_writing(
     unfinished: Iterable[str], written: Iterable[tuple[str, float]], *, now: float, grace: float
 ) -> Iterator[Finding]:
-    """Report unfinished files, and the youngest file if it is younger than the grace time.
+    """Report unfinished files, and the newest file if its age is below the grace time.
 
     Args:
         unfinished: Paths of files that have a temporary name.
         written: Paths of files that saves write, with their mtimes in Unix seconds.
-        now: Unix seconds.
-        grace: Seconds. A time that far in the future only shows that a clock was wrong.
+        now: Current time in Unix seconds.
+        grace: Grace time in seconds. A file time further in the future than this only shows that a clock was wrong.
     """
     for path in sorted(unfinished):
         yield unknown(
@@ -49,7 +52,7 @@ def signs_of_writing(
 def stale_pointers(
     pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
 ) -> Iterator[PointerFix]:
-    """Find the records that name a checkpoint to delete, and the best remaining checkpoint that each can name.
+    """Return the records that name a checkpoint to delete, each with the best remaining checkpoint that it can name.
 
     Args:
         pointers: The current records.
@@ -73,7 +76,7 @@ def stale_pointers(
 
 
 def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingIt) -> Iterator[PointerFix]:
-    """Find the records that do not name this checkpoint, with the error in each.
+    """Return a fix for each record that does not name this checkpoint, with the error in the record.
 
     Args:
         pointers: The current records.

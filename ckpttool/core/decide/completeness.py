@@ -1,4 +1,4 @@
-"""Completeness of a save by names and sizes: the files that its layout expects, compared with those listed."""
+"""Completeness of a save by names and sizes: compares the listed files with the files that the layout expects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def believable(evidence: Evidence) -> Evidence:
     """Return the evidence unchanged if it is plausible.
 
     Raises:
-        UsageError: The evidence claims more ranks than any training run has.
+        UsageError: The evidence claims more ranks than any real training run has.
     """
     for world in evidence.worlds:
         if world.world_size > MAX_RANKS:
@@ -40,7 +40,7 @@ def believable(evidence: Evidence) -> Evidence:
 
 
 def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
-    """Report that the world size given by the user has no effect on some of the saves.
+    """Report that the user's world size has no effect on some of the saves.
 
     Args:
         world_size: The number from the user.
@@ -66,11 +66,11 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
 
 
 def no_objections(_: Checkpoint) -> Sequence[Finding]:
-    """Return no findings, because the question is not about a next run."""
+    """Return no findings; used when the question is not about a next run."""
     return ()
 
 
-def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by keyword
+def assess(  # noqa: PLR0913  facts about the tree other than its listing, by keyword
     inventory: Inventory,
     expected: Expected,
     book: HealthBook,
@@ -80,7 +80,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     objections: Callable[[Checkpoint], Sequence[Finding]] = no_objections,
     under_way: tuple[Finding, ...] = (),
 ) -> Inventory:
-    """Add to each save its recorded health and the findings of its listing, and to the tree the findings of its rules.
+    """Return the inventory with the recorded health of each save and the findings of all listing rules.
 
     Args:
         inventory: The inventory as scanned.
@@ -99,7 +99,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
 
 
 class Context(NamedTuple):
-    """A listed tree, as its rules see it."""
+    """Facts about a listed tree, as input for its rules."""
 
     inventory: Inventory
     """The inventory, with the missing files and the recorded health of each save."""
@@ -110,12 +110,11 @@ class Context(NamedTuple):
 
 
 def _listed(context: Context) -> Iterable[Finding]:
-    """Return the findings of its layout."""
     return context.inventory.findings
 
 
 def _no_effect(context: Context) -> Iterable[Finding]:
-    """Report a world size that has no effect, unless the trainer has its own finding about it."""
+    """Report a world size that has no effect, unless the trainer itself reports it."""
     findings = without_effect(context.world_size, context.expected)
     if findings and any(context.objections(checkpoint) for checkpoint in context.inventory.checkpoints):
         return ()
@@ -123,16 +122,16 @@ def _no_effect(context: Context) -> Iterable[Finding]:
 
 
 def _under_way(context: Context) -> Iterable[Finding]:
-    """Report a change in progress, because checkpoints that it moves look incomplete."""
+    """Report a change in progress, because checkpoints look incomplete while it moves them."""
     return context.under_way
 
 
 OF_TREE: tuple[Callable[[Context], Iterable[Finding]], ...] = (_listed, _no_effect, _under_way)
-"""Each rule adds its findings once and does not remove those of other rules."""
+"""Rules about a tree. Each rule adds its findings once, and never removes the findings of other rules."""
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:
-    """Add to each save its missing files, and the other findings of its listing."""
+    """Return the inventory with the findings about missing files, and the other findings of the listing."""
     pairs = zip(inventory.checkpoints, expected.checkpoints, strict=True)
     return replace(
         inventory,
@@ -150,12 +149,11 @@ def compare(inventory: Inventory, expected: Expected) -> Inventory:
 
 
 def _seen(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    """Return the findings of the scan."""
     return checkpoint.findings
 
 
 def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report that a save is unfinished, or may be, unless the scan has already named its missing files."""
+    """Report that a save is or may be unfinished, unless the scan has already reported its missing files."""
     if blocking(checkpoint.findings):
         return []
     if checkpoint.commit is CommitState.UNKNOWN:
@@ -174,23 +172,21 @@ def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _names_any(files: ExpectedFiles | None) -> bool:
-    """Return whether any file is required; otherwise an empty folder would be complete."""
+    """Return whether any file is required, because an empty folder would otherwise count as complete."""
     match files:
         case FilesByPath():
             return bool(files.paths)
         case FilesByRank():
             return files.size.world > 0 and bool(files.roles)
-        case None:  # pragma: no branch  mypy proves that there is no other
+        case None:  # pragma: no branch  mypy proves that there are no other cases
             return False
 
 
 def _uncertain(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
-    """Return the reasons why the layout is uncertain about the required files."""
     return expectation.doubts
 
 
 def _noted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
-    """Return the notes of the layout."""
     return expectation.notes
 
 
@@ -200,7 +196,7 @@ def _missing(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
             return _missing_paths(checkpoint, files)
         case FilesByRank() as files:
             return _missing_ranks(checkpoint, files)
-        case None:  # pragma: no branch  mypy proves that there is no other
+        case None:  # pragma: no branch  mypy proves that there are no other cases
             return []
 
 
@@ -233,7 +229,7 @@ def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
 
 
 def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
-    """Report the missing files beyond those named, in one finding."""
+    """Report in one finding the missing files beyond `MOST_NAMED`."""
     if not ranks:
         return []
     message = f"{len(ranks)} more shards are missing, of ranks {ranks[0]} to {ranks[-1]}"
@@ -241,7 +237,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
 
 
 def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report empty shards, the most common trace of a power failure, if the listing has sizes."""
+    """Report empty shards, which are the most common trace of a power failure, if the listing has sizes."""
     return [
         helped(
             damage(
@@ -257,14 +253,13 @@ def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    """Report shards that are shorter than comparable shards, according to the sizes in the listing."""
     return cut_short(
         checkpoint.shards, {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
     )
 
 
 def _files_unknown(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
-    """Report that the files of a save are unknown, unless it is known to be bad for another reason."""
+    """Report that the expected files of a save are unknown, unless the save is known to be bad for another reason."""
     if _names_any(expectation.files):
         return []
     reported = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))
@@ -278,4 +273,4 @@ Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
 
 OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _uncertain, _missing, _noted)
 OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _cut_short)
-"""Each rule adds its findings once and does not remove those of other rules."""
+"""Rules about a save. Each rule adds its findings once, and never removes the findings of other rules."""

@@ -1,4 +1,4 @@
-"""Data position if the trainer continues without a setting, in whole numbers from facts that the trainer states."""
+"""Data position after a resume without a data setting, computed in integers from facts about the trainer."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """The number of samples read before a save, according to the save itself."""
+    """Number of samples that were read before a save, according to the save itself."""
 
     samples: int | None
-    """None if unknown."""
+    """Number of samples; None if unknown."""
     source: SampleSource | None
-    """None if `samples` is None."""
+    """Source of `samples`; None if `samples` is None."""
     old_batch: int | None
     """Global batch size at the time of the save, in samples; None if unknown."""
     new_batch: int | None
-    """Global batch size of the resumed run; unchanged unless the user or a config sets it."""
+    """Global batch size of the resumed run; the old size unless the user or a config sets it."""
 
     @property
     def changes(self) -> bool:
-        """Whether the batch size changes, or may change because a new size is requested and the old size is unknown."""
+        """Whether the batch size changes, or may change because the old size is unknown."""
         return self.new_batch != self.old_batch
 
 
 def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> Consumed:
-    """Count the samples read before a save, from its own record or, without a record, from its step and batch size.
+    """Return the number of samples read before a save, from its own record or from its step and batch size.
 
     Args:
         plan: The plan to resume.
@@ -59,7 +59,7 @@ def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> 
 
 
 def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
-    """Continue after the samples already read, whatever the batch size, so that no sample is repeated or lost.
+    """Return the position of a trainer that continues after the samples already read, so that none repeats or is lost.
 
     Args:
         step: Steps completed when the checkpoint was saved.
@@ -80,7 +80,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
 
 def batches_read(step: int, read: Consumed) -> int | None:
-    """Return how many batches of the new size the samples fill; None if the steps do not show a single old size.
+    """Return the number of batches of the new size in the samples already read; None if there is no single old size.
 
     If the size changed during the run, for example by a schedule, the steps did not all use batches of one size.
 
@@ -96,7 +96,7 @@ def batches_read(step: int, read: Consumed) -> int | None:
 
 
 def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int | None) -> int:
-    """Return the sample that a run reads next after a number of steps, counted from the beginning over all epochs.
+    """Return the number of the sample that a run reads after a number of steps, counted over all epochs.
 
     Args:
         step: Steps completed, or treated as completed.
@@ -118,9 +118,10 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
 def by_step(
     step: int, read: Consumed, *, epoch_steps: int | None, epoch_samples: int | None = None, why: str
 ) -> GoesOn:
-    """Recompute the position from the step as if all steps had the new size; correct only if the size did not change.
+    """Return the position of a trainer that computes it from the step, as if all steps had the new batch size.
 
-    The result is compared with the run's position at the save, computed with its batch size at that time.
+    The position is correct only if the size did not change. It is compared with the run's position at the save, which
+    is computed with the batch size at that time.
 
     Args:
         step: Steps completed when the checkpoint was saved; the new run skips the same number of its steps.
@@ -154,7 +155,9 @@ def by_step(
 
 
 def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn:
-    """Read the epoch from its beginning while the counters continue: as many samples are never read as are repeated.
+    """Return the position of a trainer that reads the epoch from its beginning while its counters continue.
+
+    The number of samples that are never read equals the number of repeated samples.
 
     Args:
         read: The samples read, according to the save.
@@ -174,12 +177,12 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
 
 
 def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) -> tuple[Finding, ...]:
-    """Report as findings the effects that a reader of the plan must not miss.
+    """Return findings for the effects that every reader of the plan should see.
 
     Args:
-        position: Where the data continue.
+        position: Position at which the data continue.
         title: The trainer's name in sentences.
-        remedy: The remedy.
+        remedy: The remedy for the effects, if there is one.
     """
     why = "" if position.why is None else f": {position.why}"
     match position.effect:
@@ -205,13 +208,15 @@ def _samples(number: int | None) -> str:
 def against_size(
     checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
 ) -> list[Finding]:
-    """Report sizes that differ from the save's: a suspicion if the trainer cannot load the save, otherwise a note.
+    """Report sizes that differ from the save's sizes.
+
+    A difference is a suspicion if the trainer cannot load the save at other sizes, and otherwise a note.
 
     Args:
         checkpoint: The save.
         requested: The sizes of the resumed run, from the user or the config.
         saved: The sizes of the save.
-        refuses: Why the save cannot be loaded at other sizes, in words that complete "…, and "; None if it can.
+        refuses: Why the save cannot be loaded at other sizes, as a clause that completes "…, and "; None if it can.
     """
     differing = requested.differing(saved)
     if not differing:
@@ -230,12 +235,12 @@ def against_size(
 
 
 def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool = False) -> Finding:
-    """Report a path that is not a checkpoint but that the trainer's own search would choose as the newest.
+    """Report a path that is not a checkpoint, but that the trainer's own search would choose as the newest checkpoint.
 
     Args:
-        path: Relative to the root.
+        path: Path relative to the root.
         title: The trainer's name in sentences.
-        instead: The consequence: "and load a copy of step 300".
+        instead: The consequence, such as "and load a copy of step 300".
         remedy: The remedy.
         stops: Whether the path does harm even if the user names a checkpoint.
     """

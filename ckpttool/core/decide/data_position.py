@@ -1,4 +1,4 @@
-"""Position at which the data loader starts, in integers, because a float could round to a different step."""
+"""Position at which the data loader starts, computed in integers because a float could round to a different step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 _NO_PAST = PastSizes()
 
 _MOST_TRIED = 2_000_000
-"""Maximum number of sizes tried as divisors: this takes a fraction of a second."""
+"""Maximum number of sizes that are tried as divisors, which takes a fraction of a second."""
 
 
 def skip_seen_data(
     segments: Sequence[BatchSegment], *, new_global_batch: int, sink_size: int | None = None
 ) -> SkipBatches:
-    """Count the batches to drop so that the resumed run loses no sample.
+    """Return the number of batches to skip so that the resumed run loses no sample.
 
-    The samples of all segments are summed first and divided once. If the result is not a whole number of new batches
-    (and of data sinks: trainers with data sinking round down to one), rounding down repeats the remainder; rounding up
-    would lose it.
+    The samples of all segments are summed first and divided once. The result is rounded down to a whole number of new
+    batches and, for trainers with data sinking, of data sinks. Rounding down repeats the remainder; rounding up would
+    lose it.
 
     Args:
         segments: Batches consumed, per global batch size.
@@ -37,14 +37,14 @@ def skip_seen_data(
         sink_size: Batches per data sink in the resumed run; None if the run does not use data sinking.
 
     Returns:
-        Batches of `new_global_batch` samples, and the number of samples seen twice.
+        Batches of `new_global_batch` samples, and the number of repeated samples.
 
     Raises:
-        ValueError: A batch or sink size is below 1, or a number of steps negative.
+        ValueError: A batch size or sink size is below 1, or a number of steps is negative.
 
     Source:
-        Trainers scale the step by a floating-point ratio and truncate; this function is exact and returns the
-        remainder.
+        Trainers multiply the step by a floating-point ratio and truncate the result; this function is exact and returns
+        the remainder.
     """
     sizes = [new_global_batch, *(segment.global_batch_size for segment in segments)]
     if min(sizes) < 1 or (sink_size is not None and sink_size < 1) or any(segment.steps < 0 for segment in segments):
@@ -65,17 +65,17 @@ def skip_seen_data(
 def plan_data(
     step: Step, recorded_global_batch: int | None, question: DataQuestion, past: PastSizes = _NO_PAST
 ) -> SkipBatches:
-    """Compute where the data starts after resuming at `step`.
+    """Return the position at which the data start after resuming at `step`.
 
     Args:
-        step: True global step of the checkpoint.
+        step: Actual global step of the checkpoint.
         recorded_global_batch: Global batch size in samples, as recorded in the checkpoint's shards; None if not
             recorded.
         question: The user's settings.
         past: Batch sizes in earlier saves.
 
     Raises:
-        UsageError: The past batch size is needed and unknown, or the question contradicts the checkpoint.
+        UsageError: The past batch size is needed but unknown, or the question contradicts the checkpoint.
     """
     old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
     if question.old_global_batch not in {None, old}:
@@ -97,15 +97,17 @@ def plan_data(
 
 
 def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> SkipBatches:
-    """Count the batches to skip for a trainer that skips: those consumed, and those that the advice avoids.
+    """Return the batches to skip: the consumed batches, and the batches that the advice avoids.
+
+    This is for trainers that skip batches at a resume.
 
     Args:
         plan: The plan to resume, and its advice, if any.
-        inventory: The complete tree: earlier saves show batch sizes.
+        inventory: The complete tree, because earlier saves show batch sizes.
         question: The user's settings, completed with the config's.
 
     Raises:
-        UsageError: As `plan_data`.
+        UsageError: As for `plan_data`.
     """
     from ckpttool.core.decide.lineage import Lineage  # pure arithmetic needs no tree
 
@@ -119,7 +121,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
-    """Skip beyond the checkpoint's position: the batches in between are omitted on purpose."""
+    """Return a skip beyond the checkpoint's position, which omits the batches in between on purpose."""
     size = further.global_batch_size
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
@@ -127,7 +129,7 @@ def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
 
 
 def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestion:
-    """Return the question about the data, completed with the settings of the config."""
+    """Return the question about the data, with unset fields taken from the config."""
     if config is None:
         return question
     return replace(
@@ -138,10 +140,10 @@ def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestio
 
 
 def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
-    """Return the next step, counted in batches of the new size; segments do not change this step.
+    """Return the first step of the resumed run, counted in batches of the new size; segments do not affect it.
 
     Args:
-        step: True global step of the checkpoint.
+        step: Actual global step of the checkpoint.
         recorded_global_batch: Samples per batch, according to the checkpoint's shards.
         question: The user's settings.
     """
@@ -151,7 +153,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
 
 
 def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
-    """Count in batches only, because their size is unknown and not known to change."""
+    """Return a skip in batches only, because the batch size is unknown and not known to change."""
     if question.segments:
         raise UsageError("--segment needs the new global batch size: pass --gbs")
     since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))
@@ -185,7 +187,7 @@ def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by
 
 
 def _assert_not_recorded(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
-    """Reject values that the shards already record, except one segment that covers everything."""
+    """Reject values that the shards already record, except a single segment that covers all steps."""
     steps_given = sum(segment.steps for segment in question.segments)
     overrules = len(question.segments) == 1 and steps_given == step
     if question.segments and not overrules and steps_given > past.unrecorded_steps:
@@ -197,9 +199,9 @@ def _assert_not_recorded(step: Step, recorded: int, question: DataQuestion, past
 
 
 def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
-    """Return the step of the change of data, counted in the batches of the checkpoint's own step.
+    """Return the step at which the data changed, in batches of the checkpoint's own size.
 
-    Trainers round the scaled step down at each change of the batch size, and so does this function.
+    The result is rounded down at each change of the batch size, as trainers do.
     """
     step, batch = question.dataset_changed_at, question.dataset_changed_batch
     if not step:
@@ -241,15 +243,16 @@ def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
 
 
 def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None = None) -> tuple[int, ...]:
-    """Return the global batch sizes next to `global_batch` at which no sample is repeated.
+    """Return the global batch sizes nearest to `global_batch` at which no sample is repeated.
 
     Args:
-        samples: Samples consumed.
+        samples: Number of samples consumed.
         global_batch: The preferred size, in samples.
-        sink_size: Batches per data sink: the skip must also be a multiple of it.
+        sink_size: Batches per data sink; the skip must also be a multiple of this number.
 
     Returns:
-        The next smaller and the next larger size, if they exist (larger: up to 8 times the preferred size).
+        The next smaller and the next larger size, if they exist (the larger size is at most 8 times the preferred
+        size).
     """
     unit = sink_size or 1
     if samples % unit:

@@ -1,4 +1,4 @@
-"""Effect of a drifted replica on the checkpoints before and after the one that revealed it."""
+"""Effect of a drifted replica on checkpoints other than the one that revealed the drift."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Drift:
     checkpoint: Checkpoint
     shard: Shard
     since: Step
-    """The step of the first save that is known to differ."""
+    """Step of the first save that is known to differ."""
 
 
 def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
-    """Add a drift to each save of its run from the first that differs, because the error stays in the weights.
+    """Add a finding to every save that contains a drifted shard.
 
-    A save is excluded if the run had gone back to a point before the save in which the drift was found.
+    The error stays in the weights, so all saves of the run from the first that differs are affected. A save is excluded
+    if the run had gone back to a point before the save in which the drift was found.
 
     Args:
         inventory: The inventory, with the findings of each save.
@@ -65,7 +66,7 @@ def _same_run(save: Checkpoint, later: Checkpoint) -> bool:
 
 
 def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
-    """Return whether file times show a save to be later than another; if they are unknown, steps decide."""
+    """Return whether a save is later than another by file times or, if these are unknown, by steps."""
     return save.saved_ns is not None and later.saved_ns is not None and save.saved_ns > later.saved_ns
 
 

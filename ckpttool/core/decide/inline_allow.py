@@ -1,4 +1,4 @@
-"""Findings accepted by a comment in the config: `# ckpttool: allow CODE`, on the line or above it."""
+"""Findings that a config accepts in comments: `# ckpttool: allow CODE`, on the same line or the line above."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.extensions import rows
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s,#]+(?:\s*,\s*[^\s,#]+)*))?")
-"""Text after the codes, separated by a space, may give the reason."""
+"""Pattern of the comment. Text after the codes, separated by a space, may give the reason."""
 
 _OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
-"""Codes that only the check of a start reports; a comment about them is valid even without a finding."""
+"""Codes that only the check of a start reports; a comment about them is valid even if it matches no finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Findings about a config, divided by its comments."""
+    """The findings about a config, separated into accepted and remaining findings."""
 
     findings: tuple[Finding, ...]
-    """The remaining findings, and a note for every word of a comment that silences nothing."""
+    """The remaining findings, and a note for every code in a comment that matches no finding."""
     silenced: tuple[Finding, ...]
 
 
 class _Word(NamedTuple):
-    """One code that a comment names."""
+    """One code in a comment."""
 
     code: str
     at: int
-    """The line of the comment, from 1."""
+    """Line of the comment, from 1."""
     line: int
-    """The line that it refers to."""
+    """Line that the comment applies to, from 1."""
 
 
 def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
-    """Separate the findings that a config's comments allow.
+    """Separate the findings that a config's comments accept from all others.
 
     Args:
         findings: Findings about this config, in any order.
         text: The complete file.
-        path: The path from the user.
+        path: The path of the config, as the user typed it.
     """
     comments = tuple(_words(text))
     by_place = _places(comments)
@@ -56,7 +56,7 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
 
 
 def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings about a config that its comments allow."""
+    """Return the findings about a config that its comments accept."""
     return _silenced(findings, _places(_words(text)))
 
 
@@ -73,7 +73,7 @@ def _place(finding: Finding) -> tuple[str, int | None]:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Yield the codes of all comments; a comment on its own line refers to the next line that is not a comment."""
+    """Yield the codes of all comments; a comment on its own line applies to the next line that is not a comment."""
     waiting: list[tuple[str, int]] = []
     for number, line in enumerate(text.split("\n"), 1):
         match = _COMMENT.search(line)

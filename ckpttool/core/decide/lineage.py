@@ -1,4 +1,4 @@
-"""Lineage of a tree's training runs: the saves on the lineage, and the saves that were abandoned or repeated."""
+"""Lineage of training runs in a tree: which saves led to the current state, and which were abandoned or repeated."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ if TYPE_CHECKING:
 
 
 CLEARLY_NS = 10 * 10**9
-"""Longer than between two writes of one copy, or the difference between clocks; shorter than between two saves."""
+"""Time difference that separates two saves.
+
+It is longer than the time between two writes of one copy, or the difference between clocks, but shorter than the time
+between two saves.
+"""
 
 
 class Lineage:
-    """The relation of each save to the tree's runs."""
+    """Lineage of the saves in one tree."""
 
     def __init__(self, inventory: Inventory) -> None:
-        """Compare the runs, or the saves with the tracker if the names show no runs."""
+        """Compare the runs of the tree or, if names show no runs, its saves with the tracker."""
         self.inventory = inventory
         self.progress = Progress(inventory.checkpoints)
         self._tracked = TrackedLineage(inventory, self.progress)
 
     def abandoned(self, checkpoint: Checkpoint) -> Finding | None:
-        """Return a finding if the training was resumed from before this checkpoint and continued from there.
+        """Return a finding if the training went back to before this checkpoint and continued from there.
 
         Returns:
-            A finding that names the later run; None if the checkpoint is on the training's current lineage.
+            A finding that names the later run; None if the checkpoint is on the current lineage.
         """
         place = self.progress.of(checkpoint)
         if place is None:
@@ -46,7 +50,7 @@ class Lineage:
         return None if why is None else self._branch(why, checkpoint, place)
 
     def done_again(self, checkpoint: Checkpoint) -> Finding | None:
-        """Return a finding if a later run repeated this checkpoint's steps and continued."""
+        """Return a finding if a later run repeated this checkpoint's steps and continued beyond them."""
         run = self._run_again(checkpoint)
         if run is None:
             return None
@@ -54,11 +58,14 @@ class Lineage:
         return self._branch(why, checkpoint, self.progress.of(checkpoint) or 0)
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
-        """Sort repeated checkpoints last: they are chosen only if the last lineage has no good checkpoint."""
+        """Return the checkpoints with repeated checkpoints last.
+
+        A repeated checkpoint is chosen only if the current lineage has no good checkpoint.
+        """
         return sorted(newest_first, key=lambda checkpoint: self._run_again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
-        """Report that a chosen checkpoint belongs to an earlier run's lineage.
+        """Return a finding if a chosen checkpoint belongs to the lineage of an earlier run.
 
         Unless the user named it, this happens only if no other checkpoint can be loaded.
         """
@@ -78,7 +85,7 @@ class Lineage:
         ]
 
     def rewinds(self) -> list[Finding]:
-        """Report the runs that started before an earlier run's last step."""
+        """Return a finding for each run that started before the last step of an earlier run."""
         findings = []
         for later in self.inventory.runs:
             place = self.progress.of_run(later)
@@ -96,7 +103,7 @@ class Lineage:
         return [*findings, *self._tracked.findings(self.inventory)]
 
     def past(self, checkpoint: Checkpoint) -> PastSizes:
-        """Return the recorded batch sizes of the saves on the path to a checkpoint, including the checkpoint itself."""
+        """Return the batch sizes recorded by the saves on the path to a checkpoint, including the checkpoint itself."""
         place = self.progress.of(checkpoint)
         saves = [
             save
@@ -115,7 +122,7 @@ class Lineage:
         }
         steps = [save.step for save in saves if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
-        from ckpttool.core.domain.data_position import PastSizes  # a scan does not need the batch sizes
+        from ckpttool.core.domain.data_position import PastSizes  # not needed for a scan
 
         return PastSizes(
             batch_sizes=tuple(sorted(sizes)),
@@ -130,7 +137,7 @@ class Lineage:
         return next((run for run, first, _ in reversed(self._later(checkpoint)) if first <= place), None)
 
     def _later(self, checkpoint: Checkpoint) -> list[tuple[RunSummary, int, int]]:
-        """Return the runs started after a checkpoint's run, with their first and last positions."""
+        """Return the runs that started after a checkpoint's run, each with its first and last position."""
         later = [
             (run, self.progress.of_run(run))
             for run in self.inventory.runs
@@ -165,7 +172,7 @@ class Lineage:
 
 
 class _When(Enum):
-    """The time at which a checkpoint was saved, relative to the tracker."""
+    """Time of a save relative to the tracker."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -174,12 +181,13 @@ class _When(Enum):
 
 
 class TrackedLineage:
-    """The checkpoints beyond the tracker, and those that the training abandoned.
+    """Saves beyond the tracker, and the saves that the training abandoned.
 
     A tracker is the record in the root that is written at the end of every save. A checkpoint beyond it was saved
-    before the training went back, or by a save that was interrupted before this last write. Times decide: the first
-    kind is older than the tracker, the second kind newer. If times do not decide, for example in a copy, the number of
-    such checkpoints does: a training run that never went back has at most one.
+    before the training went back, or by a save that was interrupted before this last write. File times distinguish the
+    two cases: a checkpoint of the first kind is older than the tracker, one of the second kind newer. If times are
+    unreliable, for example in a copy, the number of such checkpoints decides: a training run that never went back has
+    at most one.
     """
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:
@@ -201,7 +209,7 @@ class TrackedLineage:
             if checkpoint.prefix == prefix
         }
         torn = {checkpoint.name for checkpoint in inventory.checkpoints if _is_torn(checkpoint)}
-        least = place + (tracked.name in torn)  # if two are at the same step, a torn one does not replace the other
+        least = place + (tracked.name in torn)  # an incomplete one does not replace another at the same step
         beyond = [
             checkpoint
             for checkpoint in inventory.checkpoints
@@ -210,7 +218,7 @@ class TrackedLineage:
         self._told = progress.position_text(place, prefix)
         self._when = {checkpoint.name: _when(checkpoint, tracked.written_ns) for checkpoint in beyond}
         for name, when in self._when.items():
-            if places[name] == place and when is _When.UNKNOWN:  # of two at the same step, the tracker names the last
+            if places[name] == place and when is _When.UNKNOWN:  # the tracker names the later of two at one step
                 self._when[name] = _When.BEFORE
         complete = [
             checkpoint
@@ -229,7 +237,7 @@ class TrackedLineage:
         return None
 
     def findings(self, inventory: Inventory) -> list[Finding]:
-        """Report in a note the checkpoints beyond the tracker."""
+        """Return a note about the checkpoints beyond the tracker."""
         beyond = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.name in self._when]
         abandoned = [checkpoint.name for checkpoint in beyond if self.abandoned_because(checkpoint) is not None]
         cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in abandoned]
@@ -250,7 +258,7 @@ class TrackedLineage:
 
 
 def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
-    """Return the training run that the tracker belongs to, and its reported progress; None if that is unknown."""
+    """Return the prefix of the tracker's training run and its reported progress; None if unknown."""
     if not inventory.checkpoints:
         return None
     named = inventory.named(tracked.name)
@@ -262,7 +270,7 @@ def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progres
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:
-    """Return whether a save is unfinished according to the listing: such a save does not prove a rewind."""
+    """Return whether a save is unfinished according to the listing, so that it does not prove a rewind."""
     missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
     return missing or checkpoint.commit in {CommitState.UNCOMMITTED, CommitState.UNKNOWN}
 

@@ -1,4 +1,4 @@
-"""A config as its rules see it, and the problems that they report."""
+"""Views of a config for rules, and the problems that rules report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _V = TypeVar("_V", bound="View")
 
 
 class View:
-    """A config that can be searched by dotted keys: `section.key`, `list.1.key`."""
+    """A config whose values can be looked up by dotted keys: `section.key`, `list.1.key`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Index a config once for all rules."""
+        """Index the settings of a config for all rules."""
         self.entries = settings.entries
         self._by_key = {dotted(entry.key): entry for entry in settings.entries}
         self._inside: dict[str, list[Setting]] = {}
@@ -24,7 +24,7 @@ class View:
             self._inside.setdefault(dotted(entry.key[:-1]), []).append(entry)
 
     def get(self, key: str) -> Value:
-        """Return a value; None if it is not set or empty."""
+        """Return the value of a key; None if the key is not set or empty."""
         entry = self._by_key.get(key)
         return None if entry is None else entry.value
 
@@ -33,7 +33,7 @@ class View:
         return self._by_key.get(key)
 
     def raw(self, key: str) -> object:
-        """Return a value with its mappings and lists unchanged; None if it is not set."""
+        """Return a value with its mappings and lists unchanged; None if the key is not set."""
         value = self.get(key)
         if value is Nested.MAPPING:
             return {str(entry.key[-1]): self.raw(dotted(entry.key)) for entry in self.inside(key)}
@@ -42,7 +42,7 @@ class View:
         return value
 
     def is_on(self, key: str) -> bool:
-        """Return whether a switch is True; text that resembles it is checked by another rule."""
+        """Return whether a switch is exactly True; another rule checks texts that resemble it."""
         return self.get(key) is True
 
     def is_section(self, key: str) -> bool:
@@ -54,12 +54,15 @@ class View:
         return self._inside.get(key, ())
 
     def count(self, key: str, default: int = 1) -> int:
-        """Return an integer; the trainer's default if it is not set or not an integer."""
+        """Return an integer value, or the trainer's default if the key is not set or not an integer."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
     def at(self, key: str, otherwise: str) -> str:
-        """Return the key to show for a setting that may be missing: its own, its section's, or one that requires it."""
+        """Return the key to report for a setting that may be missing.
+
+        This is the setting's own key, its section's key, or the key that requires it (`otherwise`).
+        """
         return key if self.line(key) is not None else otherwise
 
     def line(self, key: str) -> int | None:
@@ -74,44 +77,44 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem that a rule reports."""
+    """A problem that a rule found in a config."""
 
     severity: Severity
     key: str
-    """The dotted key to show: an existing key, or a key in an existing section."""
+    """Dotted key to report: an existing key, or a key in an existing section."""
     message: str
     remedy: str
     """The change that fixes the problem."""
     expected: str | None = None
-    """The right value, if there is exactly one."""
+    """The right value, if there is exactly one; otherwise None."""
     actual: str | None = None
-    """The current value."""
+    """The current value; None if it is not reported."""
     fix: str | None = None
-    """The value for `key`, as YAML, if that is a complete and unambiguous fix."""
+    """The new value for `key`, as YAML, if it is a complete and unambiguous fix; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[_V]):
-    """One mistake that a config can contain."""
+    """A rule that detects one kind of mistake in a config."""
 
     code: Row
     check: Callable[[_V], Iterator[Problem]]
     needs_all: bool = True
-    """Whether a missing setting may count as a mistake, so that the rule needs the complete config."""
+    """Whether a missing setting can be the mistake, so that the rule needs the complete config."""
 
 
 def suspect(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
-    """Make a problem that stops a launch."""
+    """Return a problem that stops a launch."""
     return Problem(severity=Severity.SUSPECT, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
 
 
 def note(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
-    """Make a problem that is only a note."""
+    """Return a problem that is reported as a note."""
     return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
 
 
 def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> Iterator[tuple[Rule[_V], Problem]]:
-    """Yield the problems that rules find in a config.
+    """Yield the problems that the rules find in a config.
 
     Args:
         view: The config.
@@ -124,12 +127,12 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
 
 
 def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
-    """Return the problems of a config as findings, in the order of the file and then of the text.
+    """Return the problems of a config as findings, sorted by line, code and text.
 
     Args:
         view: The config.
         rule_problems: Each problem with the rule that found it.
-        path: The path of the config, as the user gave it.
+        path: The path of the config, as the user typed it.
     """
     return as_the_file_has_them(
         brief(
@@ -149,7 +152,10 @@ def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, p
 
 
 def safe_fixes(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]]) -> tuple[SafeFix, ...]:
-    """Return the fixes for mistakes that have one right value, in the given order, excluding values from an alias."""
+    """Return the fixes for mistakes that have one right value, in the given order.
+
+    Values from an alias are not fixed.
+    """
     return tuple(
         SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)
         for rule, problem in rule_problems

@@ -1,4 +1,4 @@
-"""Cost of a choice: the steps to redo, their duration, and whether these exceed the limits."""
+"""Cost of resuming from a checkpoint: steps to redo, their duration, and whether these exceed the limits."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Step, counted, lasting
 
 Written = Callable[[Checkpoint], "tuple[int, int] | None"]
-"""Returns when a save's first and last shards were written, in nanoseconds since 1970; None if unknown."""
+"""Function that returns when a save's first and last shards were written.
+
+Both times are in nanoseconds since 1970. The result is None if they are unknown.
+"""
 
 LEAST_SECONDS = 60.0
-"""Two saves are further apart than this. Files with closer times may be copies, which show the time of the copying."""
+"""Minimum time between two saves, in seconds. Files with closer times may be copies with the time of copying."""
 
 LEAST_GAP = 2
-"""The pause between two saves is at least this many times as long as writing a save. Copying makes no such pause."""
+"""Minimum ratio between the pause before a save and the duration of writing it. Copying makes no such pause."""
 
 _NS = 1e9
 
 
 def lost_steps(checkpoint: Checkpoint, lineage: Lineage) -> tuple[int, int | None]:
-    """Count the steps between a checkpoint and the furthest one that was not abandoned.
+    """Return the number of steps and samples between a checkpoint and the furthest one that was not abandoned.
 
     Returns:
-        Steps of the checkpoint's own batch size, rounded up; and samples, None if no batch size is known.
+        Steps of the checkpoint's own batch size, rounded up, and samples; samples are None if no batch size is known.
     """
     progress = lineage.progress
     on_lineage = _on_lineage(checkpoint, lineage)
@@ -51,7 +54,7 @@ def _on_lineage(checkpoint: Checkpoint, lineage: Lineage) -> list[Checkpoint]:
 
 
 def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
-    """Report that the count of lost steps excludes newer checkpoints with an unknown step."""
+    """Report that the number of lost steps does not include newer checkpoints with an unknown step."""
     return [
         note(
             Code.STEP_UNKNOWN,
@@ -66,10 +69,10 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
 
 
 def with_saves(point: ResumePoint, lineage: Lineage, written: Written) -> ResumePoint:
-    """Compute the duration of the lost steps from the times of saves, if no log shows it and these are plausible.
+    """Add the duration of the lost steps from the times of saves, unless a log shows it or the times are implausible.
 
-    The times are plausible if nothing is written for some time between two saves: a copy writes one file after the
-    other, without a pause. For saves of one file each, such a pause cannot be distinguished from the copying of a file.
+    The times are plausible if nothing is written for some time between two saves, because a copy writes one file after
+    another without a pause. If each save has a single file, such a pause cannot be distinguished from copying a file.
     """
     if point.lost_time is not None or not point.lost_steps:
         return point
@@ -92,7 +95,7 @@ def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 
 def _pairs(chosen: Checkpoint, lineage: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
-    """Yield pairs of saves of one run with only training between them; the most reliable pair first."""
+    """Yield pairs of saves of one run with only training between them, most reliable pair first."""
     ahead = [(place, save) for save in _on_lineage(chosen, lineage) if (place := lineage.progress.of(save)) is not None]
     ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
     furthest = ordered[-1]

@@ -1,4 +1,4 @@
-"""Resolve the name of a checkpoint that a user gave."""
+"""Lookup of checkpoints by the name that a user typed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.errors import UsageError
 
 LATEST = "latest"
-"""The name that has the same effect as giving no name."""
+"""Name with the same effect as giving no name."""
 
 _NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
-"""The name of a save that is named after its step: `iteration_00000030`, `step-30`."""
+"""Pattern of names that end in the step: `iteration_00000030`, `step-30`."""
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
-    """Find the checkpoints with a name; several only if training runs share a folder.
+    """Return the checkpoints with a name; several only if training runs share a folder.
 
     Args:
-        checkpoints: The checkpoints; the result keeps their order.
-        name: The name in tables, another name of the checkpoint, its plain number if it is named after its step, or a
+        checkpoints: The checkpoints; the result has the same order.
+        name: The name in tables, another name of the checkpoint, its number alone if it is named after its step, or a
             shard's file name, with or without folders and extension.
     """
     *folders, last_part = name.rstrip("/").split("/")
@@ -37,25 +37,25 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
-    """Report that no checkpoint has this name, with the closest match and the available names, newest first.
+    """Return an error for an unknown name, with the closest match and the available names, newest first.
 
     Args:
         name: The requested name.
         newest: The existing checkpoints, newest first.
         root: The tree.
-        also: Words that select checkpoints.
+        also: Keywords that also select checkpoints.
     """
     ends = [checkpoint.name for checkpoint in newest if checkpoint.name.endswith(f"-{name}")]
     at_step = [checkpoint.name for checkpoint in newest if checkpoint.step is not None and str(checkpoint.step) == name]
     close = [LATEST] if also and name in {"newest", "last"} else (ends or at_step)[:2]
     close = [f"{close_name} (step {name})" for close_name in close] if close and close[0] in at_step else close
     hint = f": did you mean {' or '.join(close)}? There" if close else "; there"
-    names = ", ".join(checkpoint.name for checkpoint in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
+    names = ", ".join(checkpoint.name for checkpoint in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  as many as fit on a line
     return UsageError(f"there is no checkpoint {name!r} in {root}{hint} are: {names or 'none'}{also}")
 
 
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
-    """Find the checkpoints that a path and an additional name select together.
+    """Return the checkpoints that match both the path and the name that the user gave.
 
     Args:
         checkpoints: The checkpoints of the tree.
@@ -63,8 +63,8 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
         name: The value of `--checkpoint`.
 
     Raises:
-        UsageError: The path and the name select different checkpoints. A trainer may ignore a name next to a file;
-        ckpttool does not.
+        UsageError: The path and the name select different checkpoints. Some trainers ignore a name if the path is a
+            file; ckpttool does not.
     """
     matches = named(checkpoints, focus)
     if name in {None, LATEST}:
@@ -82,7 +82,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a name is a shard's without its extension, or just the number of a save named after its step."""
+    """Return whether a name is a shard's name without its extension, or just the number of a save."""
     return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
         and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None

@@ -1,4 +1,4 @@
-"""Whether the files of all ranks are visible here, or only the local disk of one of several machines."""
+"""Check whether all ranks' files are visible here, or only the local disk of one of several machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import Rank
 def judge_one_node(
     decision: ResumePlan | NoResumePoint, inventory: Inventory, around: Surroundings
 ) -> ResumePlan | NoResumePoint:
-    """Add to a decision that it may rest on only one of several machines.
+    """Add findings to a decision if it may rest on the files of only one of several machines.
 
     Args:
         decision: The choice from the files visible here.
@@ -33,7 +33,7 @@ def judge_one_node(
 
 
 def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surroundings) -> Finding | None:
-    """Report a newer save that may be intact: its only problems are files that other machines may have."""
+    """Report a newer save that may be intact, because its only problems are files that other machines may have."""
     if around.mount.reach is Reach.SHARED:
         return None
     seen_ranks = _seen_ranks(inventory)
@@ -53,7 +53,7 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
 
 
 def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
-    """Report that other machines may have more of a checkpoint that is intact here; None if not."""
+    """Return a finding if other machines may have more files of a checkpoint that looks intact here; otherwise None."""
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None
     if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
@@ -125,7 +125,7 @@ def _seen_ranks(inventory: Inventory) -> list[Rank]:
 
 
 def _job_beyond(around: Surroundings, rank_count: int) -> Job | None:
-    """Return the first launcher that names several machines, or more ranks than are visible here."""
+    """Return the first job that runs on several machines, or that has more ranks than are visible here."""
     return next((job for job in around.jobs if job.several or (job.ranks or 0) > rank_count), None)
 
 
@@ -134,7 +134,7 @@ def _world(rejection: Rejection) -> int | None:
 
 
 def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
-    """Return whether missing folders are the only problem; damage found here would be damage on every machine."""
+    """Return whether missing folders are the only problem; other damage would also be damage on any other machine."""
     reasons = blocking(rejection.reasons)
     is_elsewhere = all(_is_elsewhere(reason, ranks) for reason in reasons)
     return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(ranks)
@@ -148,7 +148,10 @@ def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
 
 
 def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:
-    """Return whether ranks look like one machine's equal share: consecutive, from a multiple of their number."""
+    """Return whether ranks look like one machine's equal share of all ranks.
+
+    They must be consecutive, and start at a multiple of their number.
+    """
     count, first, last = len(ranks), ranks[0], ranks[-1]
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
@@ -161,7 +164,7 @@ def _unknown(rejection: Rejection, ranks: Collection[Rank]) -> Rejection:
 
 
 def _open(reason: Finding) -> Finding:
-    """Report a file that another machine may have, so that it is unknown whether the save was finished."""
+    """Convert a finding about a missing file to an unknown state, because another machine may have the file."""
     if reason.code is not Code.UNCOMMITTED_SAVE:
         return replace(reason, severity=Severity.UNKNOWN)
     message = "the record that the trainer writes last is not on this machine"
@@ -177,7 +180,7 @@ def _on(mount: Mount) -> str:
 
 
 def _seen(ranks: Sequence[Rank]) -> str:
-    """Describe the visible ranks; if ranks write to one folder, a file may belong to any rank."""
+    """Describe the visible ranks; if all ranks write to one folder, a file may belong to any rank."""
     return _ranks(ranks) if ranks else "a part of a save"
 
 

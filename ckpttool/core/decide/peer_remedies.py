@@ -1,4 +1,4 @@
-"""Remedies for shards that another rank may have a copy of."""
+"""Remedies for shards of which another rank may have a copy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
 
 MISSING_FROM_RANKS = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
-"""Codes of findings about files of ranks that do not exist."""
+"""Codes of findings about missing files of ranks."""
 
 HasPeers = Callable[[Checkpoint], bool]
-"""Returns whether `repair shards` can rebuild a shard of a checkpoint from another rank's, if that is a proven copy."""
+"""Function that returns whether `repair shards` can rebuild shards of a checkpoint from proven copies on other ranks.
+"""
 
 
 def is_about_shard(finding: Finding, checkpoint: Checkpoint) -> bool:
@@ -27,24 +28,24 @@ def is_about_shard(finding: Finding, checkpoint: Checkpoint) -> bool:
 def with_peer_remedies(
     findings: tuple[Finding, ...], checkpoint: Checkpoint, root: str, has_peers: HasPeers
 ) -> tuple[Finding, ...]:
-    """Add the command that looks for a proven copy to the remedy of each missing or damaged shard.
+    """Extend the remedy of each missing or damaged shard with the command that looks for a proven copy.
 
     Args:
         findings: Findings about the checkpoint, with their remedies.
         checkpoint: A checkpoint of the tree.
         root: Root of the tree.
-        has_peers: Whether shards may have copies.
+        has_peers: Whether shards may have copies on other ranks.
     """
     if not any(is_about_shard(finding, checkpoint) for finding in findings) or not has_peers(checkpoint):
         return findings
-    from shlex import quote  # most checkpoints have no damage
+    from shlex import quote  # not needed for undamaged checkpoints
 
     command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(checkpoint.name)}"
     ranks = {shard.rank for shard in checkpoint.shards} - {None}
 
     def completed(finding: Finding) -> Finding:
         known = finding.remedy or ""
-        if command in known or finding.code is Code.REPLICA_DRIFTED:  # a device computed wrong values
+        if command in known or finding.code is Code.REPLICA_DRIFTED:  # here a device computed wrong values
             return finding
         if not is_about_shard(finding, checkpoint) or not ranks.difference(finding.ranks):
             return finding
@@ -55,7 +56,7 @@ def with_peer_remedies(
 
 
 def with_peer_remedies_in(inventory: Inventory, has_peers: HasPeers) -> Inventory:
-    """Add that command to the findings of each damaged checkpoint of a tree."""
+    """Apply `with_peer_remedies` to the findings of each damaged checkpoint of a tree."""
     checkpoints = []
     for checkpoint in inventory.checkpoints:
         findings = with_peer_remedies(checkpoint.findings, checkpoint, inventory.root, has_peers)

@@ -1,4 +1,4 @@
-"""Go or no-go: the findings against a launch, by check."""
+"""Go or no-go for a launch: the findings against it, grouped by check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ckpttool.core.errors import ExitCode
 
 
 def allow(findings: Iterable[Finding], allowed: Iterable[Row]) -> tuple[Finding, ...]:
-    """Turn the findings that the user accepted into notes."""
+    """Turn the findings that the user accepts into notes."""
     accepted = {code for code in allowed if code.may_be_allowed}
     return tuple(
         replace(finding, severity=Severity.NOTE) if finding.code in accepted else finding for finding in findings
@@ -41,11 +41,11 @@ def by_check(
     of_devices: Iterable[Finding] = (),
     view: View = USUAL,
 ) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings of a decision by check, excluding findings about the config.
+    """Return the findings of a decision, grouped by check; findings about the config are left out.
 
     Args:
         decision: The decision of `resolve` with this config.
-        config: The base config, whose findings belong to its own check; None if there is no config.
+        config: The base config, whose findings belong to a separate check; None if there is no config.
         strict: Whether a rejected newer checkpoint prevents a launch.
         of_devices: The trainer's findings about the devices to be started.
         view: Whether ranks are also grouped by machine.
@@ -59,7 +59,7 @@ def by_check(
 
 
 def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
-    """Report that the number of devices of a launch is unknown."""
+    """Report that the number of devices for a launch is unknown."""
     if isinstance(decision, NoResumePoint):
         return ()
     checkpoint = decision.point.checkpoint
@@ -124,7 +124,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     for finding in decision.findings:
         if finding.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {summary_of([finding], view=view)}", finding.remedy or remedy
-    # If the tree has another number of ranks, the config's request is the cause, whatever else is damaged.
+    # If the tree has a different number of ranks, the config's number is the cause, whatever else is damaged.
     for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
             message, remedy = f"{message}: {why.message}", why.remedy or remedy
@@ -132,9 +132,9 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Return all reasons against the newest checkpoint and the checkpoint to repair; for the others, the worst reason.
+    """Yield all reasons against the newest checkpoint, and the worst reason against each older one.
 
-    An abandoned checkpoint is only a note if another finding says that it may not be abandoned.
+    The finding about an abandoned checkpoint is only a note if another finding says that it may not be abandoned.
     """
     is_open = any(finding.code is Code.ABANDONED_BRANCH for finding in decision.findings)
     for place, rejection in enumerate(decision.rejected[:MOST_REJECTED]):
@@ -145,7 +145,10 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
-    """Report newer checkpoints. If one could not be checked, it may be intact, and its steps would be repeated."""
+    """Report newer checkpoints that were rejected.
+
+    A checkpoint that could not be checked may be intact, so that its steps would be repeated.
+    """
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, rejection in enumerate(plan.point.rejected):
         why = max(rejection.reasons, key=lambda reason: reason.severity)
@@ -164,7 +167,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
 
 
 def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:
-    """Report how much disk space is missing for the next saves."""
+    """Report missing disk space, inodes or write permissions for the next saves."""
     return (*_space(need), *_inodes(need), *_rights(need))
 
 
@@ -214,7 +217,7 @@ def _on(need: DiskNeed) -> str:
 
 
 def disk_unknown(folder: str, why: str) -> Finding:
-    """Report that it is unknown whether the next saves fit."""
+    """Report that it is unknown whether the next saves fit on the disk."""
     return unknown(
         Code.DISK_UNKNOWN,
         f"the free space for the next saves in {folder} is unknown: {why}",

@@ -1,4 +1,4 @@
-"""Recorded health of a checkpoint, and how far it can be trusted."""
+"""Recorded health of checkpoints, and the cases in which the record is incomplete."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import Health, HealthBook, worst_health
 
 IGNORE_HEALTH = "--ignore-health chooses it anyway"
-"""Remedy for a checkpoint that is rejected only for its health; the option overrides only health."""
+"""Remedy for a checkpoint that is rejected only for its health; the option overrides nothing else."""
 
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
-    """Attach to each checkpoint its recorded health, which is unknown if there is no record.
+    """Set the recorded health of each checkpoint; it is unknown if there is no record.
 
     A trainer may record only one rank's file. A record of another rank's file, by any writer, is about the same save;
     the worst record counts.
@@ -22,8 +22,8 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
     Args:
         inventory: The tree's inventory.
         book: The trainer's health file.
-        names: The name of each checkpoint in that file, in the order of the checkpoints; None if the record is inside
-            the checkpoint: then the health that `scan` read remains.
+        names: The name of each checkpoint in that file, in the order of the checkpoints. If it is None, the record is
+            inside the checkpoint, and the health from the scan does not change.
     """
     findings = [*inventory.findings, *book.findings]
     recorded = {record.name: record.health for record in book.records}
@@ -53,7 +53,7 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
 
 
 def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
-    """Return the findings against a checkpoint; for an intact drifted replica, only the findings about its health.
+    """Return the findings against a checkpoint; for a drifted but intact replica, only the findings about its health.
 
     Args:
         findings: Findings about the checkpoint or its shards.
@@ -63,11 +63,11 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
 
 
 def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:
-    """Return why a checkpoint's health forbids resuming from it; None if it does not.
+    """Return a finding if a checkpoint's health forbids resuming from it; otherwise None.
 
     Args:
-        checkpoint: With its recorded health.
-        require: Whether unknown health also forbids it.
+        checkpoint: The checkpoint, with its recorded health.
+        require: Whether unknown health also forbids a resume.
         ignore: Whether to ignore the health.
     """
     if ignore:
@@ -91,12 +91,12 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
     """Report that a choice was made without a health file that should have been used.
 
     A truncated file still reports bad checkpoints, but its missing end is about the newest ones. A user who names a
-    file expects all of it to be used.
+    file expects the complete file to be used.
 
     Args:
         book: The readable contents of the file.
-        named: Whether the user named it.
-        health: The health of the chosen checkpoint: facts from a log or the save itself replace the file.
+        named: Whether the user named the file.
+        health: Health of the chosen checkpoint; facts from a log or from the save itself replace the file.
     """
     unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
     if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):
@@ -114,6 +114,6 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
 
 
 def accepted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Turn findings about unknown health into notes, if unknown health is accepted."""
+    """Turn findings about unknown health into notes, because the user accepts unknown health."""
     codes = {Code.HEALTH_UNREADABLE, Code.HEALTH_UNKNOWN}
     return tuple(replace(finding, severity=Severity.NOTE) if finding.code in codes else finding for finding in findings)

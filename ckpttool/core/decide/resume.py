@@ -1,4 +1,4 @@
-"""Choice of the checkpoint to load: the newest intact, healthy one on the training's current lineage."""
+"""Choice of the checkpoint to load: the newest intact and healthy checkpoint on the current lineage."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError
 
 Pick: TypeAlias = "Callable[[Inventory], ResumePoint | NoResumePoint]"
-"""Chooses from a tree whose checkpoints carry the reasons against them."""
+"""Function that chooses a checkpoint from a tree whose checkpoints have the findings against them."""
 
 
 def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
-    """Add to each refused checkpoint the reason why it cannot be loaded, according to its layout.
+    """Add a finding to each checkpoint that cannot be loaded according to its layout.
 
     Args:
         inventory: The tree.
-        refusals: By checkpoint, in words that follow its name.
+        refusals: The reason for each such checkpoint, as a clause that follows the checkpoint's name.
     """
     return replace(
         inventory,
@@ -54,11 +54,11 @@ def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str])
 
 
 def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[Finding]]) -> Inventory:
-    """Add to each checkpoint its trainer's objections to the requested sizes.
+    """Add the trainer's objections to the requested sizes to each checkpoint.
 
     Args:
         inventory: The tree.
-        objections: Returns the objections to one checkpoint.
+        objections: Function that returns the objections to one checkpoint.
     """
     pairs = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
     if not any(reasons for _, reasons in pairs):
@@ -75,12 +75,12 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:
-    """Choose the first good checkpoint, from the newest to the oldest; nothing older than the choice is checked.
+    """Choose the newest good checkpoint; nothing older than the choice is checked.
 
     Args:
         inventory: The checkpoints, with expected ranks and recorded health.
         question: The user's request.
-        verdict_of: Checks one checkpoint's shards; called only if names alone do not rule it out.
+        verdict_of: Function that checks one checkpoint's shards; called only if names alone do not rule it out.
 
     Raises:
         UsageError: The requested name or prefix does not exist.
@@ -148,7 +148,7 @@ def _nothing(
     findings: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> NoResumePoint:
-    """Report that no checkpoint is usable, and name the files to restore after reading the newest one's headers."""
+    """Return the result if no checkpoint is usable, with the files to restore according to the newest one's headers."""
     opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
@@ -170,7 +170,7 @@ def _only_left(
 ) -> Iterator[Finding]:
     """Report a checkpoint whose only problem is that the training seems to have abandoned it.
 
-    Only headers are opened for this; the full content of a checkpoint that is not chosen is not read.
+    Only headers are read for this; the full content of a checkpoint that is not chosen is never read.
     """
     for rejection in rejected:
         save = rejection.checkpoint
@@ -197,7 +197,7 @@ def _only_left(
 
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
-    """Return whether it is unknown which of the rejected and the other checkpoints is the newest."""
+    """Return whether the newest of the checkpoints is unknown."""
     doubtful_names = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
     is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubtful_names
     return any(
@@ -210,7 +210,7 @@ def _newest_in_full(
 ) -> list[Rejection]:
     """Report all problems of a newest save that lacks files, so that restoring these is known to be enough.
 
-    Only headers are opened for this; to read every byte of a checkpoint that is not chosen would cost too much.
+    Only headers are read for this; to read every byte of a checkpoint that is not chosen would take too long.
     """
     if not rejected or question.evidence.reads_content or not list(blocking(rejected[0].checkpoint.findings)):
         return rejected
@@ -218,7 +218,7 @@ def _newest_in_full(
 
 
 def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
-    """Add the findings of a checkpoint's headers to its rejection."""
+    """Add the findings from a checkpoint's headers to its rejection."""
     reasons = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
     return replace(rejection, reasons=(*rejection.reasons, *_unreported(reasons, rejection.reasons)))
 
@@ -229,7 +229,7 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
 
 
 def _reasons_by_name(checkpoint: Checkpoint, lineage: Lineage, question: ResumeQuestion) -> list[Finding]:
-    """Collect the reasons against a checkpoint that need no shard. Suspicions do not apply to a named one."""
+    """Return the findings against a checkpoint that are known without opening its shards."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
         reasons = _without_suspicions(reasons, checkpoint)
@@ -244,14 +244,14 @@ def _reasons_by_name(checkpoint: Checkpoint, lineage: Lineage, question: ResumeQ
 
 
 def _suspicions(checkpoint: Checkpoint, lineage: Lineage, branch: Finding | None) -> list[Finding]:
-    """Return the suspicions about a checkpoint. Naming it overrides a suspicion, but never damage."""
+    """Return the suspicions about a checkpoint, which the user can override by naming the checkpoint."""
     suspicions = [warning for warning in (branch, two_runs_in(checkpoint, lineage.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
     return [replace(warning, remedy=None) for warning in suspicions] if is_damaged else suspicions
 
 
 def _without_suspicions(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
-    """Remove the suspicions about which of several checkpoints is intended, because it was named."""
+    """Remove the suspicions about which of several checkpoints is intended, because the user named it."""
     suspicions = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
     return [reason for reason in reasons if reason not in suspicions]
 
@@ -262,9 +262,9 @@ def _with_true_remedies(
     reasons: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> list[Finding]:
-    """Offer an option as the remedy only if there is no other reason against the checkpoint.
+    """Offer an option as the remedy only if there is no other finding against the checkpoint.
 
-    Only headers are opened for this. To read every byte of a checkpoint that is not chosen would cost too much.
+    Only headers are read for this; to read every byte of a checkpoint that is not chosen would take too long.
     """
     unread = ", if its shards are intact: they were not read"
     if not question.evidence.reads_content:
@@ -279,7 +279,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return new findings; a finding reported before is not repeated, even with a different remedy."""
+    """Return the findings that were not reported before, even with a different remedy."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 
@@ -298,7 +298,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
 def _branches(
     checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], lineage: Lineage
 ) -> list[Rejection]:
-    """Return other expected candidates: abandoned branches, and names with higher steps."""
+    """Return rejections for checkpoints that the user may expect: abandoned branches, and names with higher steps."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
     keys = [candidate.key for candidate in candidates]
     newer = frozenset(keys[: keys.index(checkpoint.key)])
@@ -330,7 +330,7 @@ def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
 
 
 def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
-    """Report the first save's step, if all saves are beyond the requested step."""
+    """Return a finding with the first save's step, if all saves are beyond the requested step."""
     first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
     remedy = "allow a later step, or look for older checkpoints that were moved elsewhere"
     message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
@@ -338,7 +338,6 @@ def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding
 
 
 def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | None) -> list[Checkpoint]:
-    """Find the checkpoint with a name."""
     matches = named(_of_prefix(inventory, prefix), name)
     if not matches:
         raise none_called(name, newest_first(inventory.checkpoints), inventory.root)
@@ -354,7 +353,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | N
 
 
 def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
-    """Return the requested prefix, or the config's if there are several training runs, with a note."""
+    """Return the requested prefix or, if there are several training runs, the config's prefix with a note."""
     prefixes = _trainings(inventory.checkpoints)
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
@@ -370,14 +369,14 @@ def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[st
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
-    """Return the prefixes that may belong to a training run; a file on only a few ranks does not."""
+    """Return the prefixes that may belong to a training run; a prefix on only a few ranks does not count."""
     return sorted({candidate.prefix for candidate in candidates if _may_be_a_training(candidate)})
 
 
 def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
-    """Report that several training runs are possible, and that the config selects none of them."""
+    """Return a finding if several training runs are possible and the config selects none of them."""
     prefixes = _trainings(candidates)
-    if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
+    if len(prefixes) < 2:  # noqa: PLR2004  several
         return None
     why = "it is unknown which one to use"
     if saves_as is not None:
@@ -391,11 +390,11 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
 
 
 _NO_PREFIX = "''"
-"""The empty prefix, as typed in a shell."""
+"""An empty prefix, as typed in a shell."""
 
 
 def _may_be_a_training(checkpoint: Checkpoint) -> bool:
-    """Distinguish a save from a stray copy. If most ranks are present, the rest may be lost."""
+    """Return whether this is a save and not a stray copy; if most ranks are present, the others may be lost."""
     if is_out_of_place(checkpoint):
         return False
     world = checkpoint.topology.world_size
@@ -403,7 +402,7 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 
 
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
-    """Name the prefixes that were not treated as training runs."""
+    """Report the prefixes that were not treated as training runs."""
     trainings = _trainings(candidates)
     strays = {
         candidate.prefix: candidate
@@ -446,11 +445,11 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
 
 
 def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
-    """Name the ranks that alone prevent a resume from the newest checkpoint, if the other ranks are intact.
+    """Report the ranks that alone prevent a resume from the newest checkpoint, if all other ranks are intact.
 
     Args:
         rejected: All rejected checkpoints, newest first, with every finding against them.
-        opened: Whether the newest checkpoint's shards were opened on all ranks that have one.
+        opened: Whether the newest checkpoint's shards were opened on all ranks that have a shard.
     """
     ranks = _at_fault(rejected[0]) if rejected else frozenset()
     if not ranks:
@@ -481,7 +480,10 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
 
 
 def _at_fault(rejection: Rejection) -> frozenset[Rank]:
-    """Return the ranks whose shards are the only problem; empty if there are others or all ranks are affected."""
+    """Return the ranks whose shards are the only problem.
+
+    The result is empty if there are other problems, or if all ranks are affected.
+    """
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()
@@ -492,15 +494,17 @@ def _at_fault(rejection: Rejection) -> frozenset[Rank]:
 
 
 HOUR_NS = 3600 * 10**9
-"""No save takes this long from its first file to its last; if ranks' names differ, a shorter time does not prove two
-saves."""
+"""One hour in nanoseconds, which is longer than any save takes.
+
+If the names of the ranks differ, a shorter time does not prove that there are two saves.
+"""
 
 
 def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
-    """Report that files of some ranks are as old as another run's save of the same name on the other ranks.
+    """Return a finding if some ranks' files are as old as another run's save of the same name on the other ranks.
 
     Args:
-        checkpoint: The suspected checkpoint.
+        checkpoint: The suspect checkpoint.
         inventory: Its tree, with times if names are ambiguous.
     """
     if checkpoint.renames and (shards := _distant_shards(checkpoint)) is not None:
@@ -517,7 +521,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
 
 
 def gap_notes(verdict: Verdict) -> list[Finding]:
-    """Report in a note a gap of an hour or more between the files of one save, if nothing else suggests two runs.
+    """Return a note about a gap of an hour or more between the files of one save, if nothing else suggests two runs.
 
     A rank folder that was copied from another disk looks the same, so the gap does not reject the save.
     """
@@ -544,7 +548,7 @@ def gap_notes(verdict: Verdict) -> list[Finding]:
 
 
 def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
-    """Find two files with the names of different runs, an hour or more apart: one save cannot have written both."""
+    """Return two files with the names of different runs, an hour or more apart: one save cannot have written both."""
     by_run: dict[int, list[tuple[int, Shard]]] = {}
     for shard in checkpoint.shards:
         if shard.modified_ns is not None:
@@ -558,7 +562,7 @@ def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
 
 
 def _as_old_as(peer: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
-    """Find files of ranks that lack some of these saves, if the files were written at the time of the other save.
+    """Yield the shards of ranks that lack some of these saves, if the shards are as old as the other save.
 
     A rank that counts one run fewer names each of these saves after the previous run, so it lacks the last one.
     """

@@ -1,4 +1,4 @@
-"""Contents of a manifest; a new seal removes nothing from it unless the user requests that."""
+"""Contents of manifests. A new seal removes nothing from a manifest unless the user requests it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_CHUNKS = 8  # maximum number of values in a message; a replaced file diff
 
 
 def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
-    """Record the checks of an intact checkpoint as a manifest.
+    """Return a manifest with the results of checking an intact checkpoint.
 
     Args:
         layout: The layout of its tree.
@@ -42,12 +42,12 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
 
 
 def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
-    """Add new seals to the earlier seals of a machine; earlier seals are not changed."""
+    """Add new seals to the earlier seals of a machine, which do not change."""
     return new if mine is None else replace(new, shards=_sorted({**new.by_path, **mine.by_path}))
 
 
 def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
-    """Return the seals, leaving out the digests of tensors if they would exceed the size limit of a manifest."""
+    """Return the seals, without the digests of tensors if these would exceed the size limit of a manifest."""
     sealed_shards = tuple(seals)
     distinct = {seal.tensors for seal in sealed_shards if seal.tensors is not None}
     nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
@@ -74,10 +74,10 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
 
 
 def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:
-    """Combine the recorded manifest with the current one.
+    """Combine the recorded manifest with the manifest of the current files.
 
     Later damage is measured against the first record, so the first record stays if the two differ: a seal that accepts
-    any content would hide the damage it exists to show. A deleted shard stays recorded for the same reason: the
+    any content would hide the damage that it should reveal. A deleted shard stays recorded for the same reason: the
     manifest may be the only record of the last rank. New shards are added.
 
     Args:
@@ -86,7 +86,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
         reseal: Replace all records with the current ones; unchanged files keep their `first_seen`.
 
     Returns:
-        The manifest to keep (`old` itself if nothing is new), and the differences from it; with `reseal`, notes on the
+        The combined manifest (`old` itself if nothing is new), and the differences from it; with `reseal`, notes on the
         records that were replaced.
     """
     if old is None:
@@ -120,7 +120,7 @@ def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:
 
 
 def _changed(old: Manifest, new: Manifest) -> Manifest:
-    """Return the old manifest if only the time and ckpttool's version differ: sealing twice changes nothing."""
+    """Return the old manifest if only the time and ckpttool's version differ, so that sealing twice changes nothing."""
     return old if replace(new, sealed_at=old.sealed_at, sealed_by=old.sealed_by) == old else new
 
 
@@ -150,7 +150,7 @@ def _file_gone(before: ShardSeal) -> Finding:
 
 
 def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
-    """Report the differences from an older seal; if a difference was damage, this is the last report of the damage."""
+    """Report the differences from an older seal, because damage among them is not reported again after the new seal."""
     for path, before in recorded.items():
         current_seal = current.get(path)
         if current_seal is None:
@@ -184,7 +184,7 @@ _TRUSTED = {
 
 
 def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
-    """Report the rebuilt shards of a checkpoint, each with its source, its proof and the time."""
+    """Yield a note for each rebuilt shard of a checkpoint, with its source, its proof and the time."""
     ranks = {shard.path: shard.rank for shard in checkpoint.shards}
     for seal in seals:
         rank, healed = ranks.get(seal.path), seal.healed

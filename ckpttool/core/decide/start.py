@@ -1,4 +1,4 @@
-"""Check whether the start, with its current settings, would load the chosen checkpoint."""
+"""Check whether a start with the current settings would load the chosen checkpoint."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start_findings(
 
 
 def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
-    """Return whether a save of this name was skipped only because it could not be checked; no damage is known."""
+    """Return whether a save of this name was rejected only because it could not be checked, with no known damage."""
     return any(
         rejection.checkpoint.name == name and may_be_good(rejection.reasons) for rejection in plan.point.rejected
     )

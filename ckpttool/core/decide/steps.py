@@ -1,8 +1,8 @@
-"""The rule for a checkpoint's step, for every layout and every command.
+"""The rule that determines a checkpoint's step, for every layout and every command.
 
-The step is read from inside a checkpoint or, if it is not there, from the name. A name counts only after the stem that
-the checkpoints of the tree share, and only if the content, the siblings and the commit times do not contradict it. A
-checkpoint whose step fails this rule is not deleted, sealed, healed or named in a tracker.
+The step is read from the contents of a checkpoint or, if it is not there, from the name. A name counts only after the
+stem that the checkpoints of the tree share, and only if the content, the siblings and the commit times do not
+contradict it. A checkpoint whose step fails this rule is not deleted, sealed, repaired or named in a tracker.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import STEP_DIGITS, Step
 
 _COUNTS_STEPS = frozenset({"step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "ba"})
-"""Words before a number that counts steps, in any folder name."""
+"""Words that introduce a number of steps in any folder name."""
 _MAY_COUNT_STEPS = frozenset({"ckpt", "chkpt", "checkpoint"})
-"""Words before a number that is a step or counts the checkpoints."""
-# As text: most trees need none of these patterns, and five of them take a millisecond to compile.
+"""Words that introduce either a step or a number of checkpoints."""
+# These are strings, because most trees need none of the patterns, and compiling five of them takes a millisecond.
 _NAME = r"(?s:(?P<stem>(?:.*[^A-Za-z0-9])?(?P<word>[A-Za-z]+)[-_=. ]?)?(?P<number>[0-9]+))"
 _ENDS_IN_NUMBER = rf"(?s:(.*?)([0-9]{{1,{STEP_DIGITS}}}))"
 _EPOCH = r"(?i)(?<![a-z0-9])(ep|epoch)[-_=]?[0-9]+"
 _DATE = r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?"
 _UNIX_TIME = r"1[0-9]{9}(?:[0-9]{3})?"
 _OFF_BY_ONE = 1
-"""A loop may count its first step as 0 or as 1."""
+"""Possible difference between two counts of the same step, because a loop may count its first step as 0 or as 1."""
 _SEVERAL = 3
-"""Number of checkpoints that must all contain the same step under different names."""
+"""Number of checkpoints with the same step under different names that refutes a counter."""
 
 _OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
-"""Findings that show that a number is unrelated to the training's progress."""
+"""Codes of findings that show that a number is unrelated to the training's progress."""
 
 _LAW = _OUT_OF_PLACE | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
 
@@ -49,7 +49,7 @@ NAME_REMEDY = "save the step in it (an integer called step), or name all checkpo
 
 
 def read_name(name: str) -> NamedStep:
-    """Parse a folder name that a person or a script chose; the number is None if it is not a step.
+    """Parse the name of a folder that a person or a script chose; its number is None if it is not a step.
 
     Args:
         name: The folder's name.
@@ -66,10 +66,10 @@ def read_name(name: str) -> NamedStep:
 
 
 def settle(inventory: Inventory) -> Inventory:
-    """Determine the step of each checkpoint of a tree, and report contradictions.
+    """Return the inventory with the step of each checkpoint, and with findings for contradictions.
 
     Args:
-        inventory: As scanned, with the steps inside the checkpoints, or in names that the trainer chose.
+        inventory: The inventory as scanned, with the steps in the contents, or in names that the trainer chose.
     """
     saves = inventory.checkpoints
     steps = _steps_of_free_names(saves)
@@ -94,19 +94,19 @@ def settle(inventory: Inventory) -> Inventory:
 
 
 def is_left_to_the_user(finding: Finding) -> bool:
-    """Return whether naming a checkpoint explicitly overrides a finding of its listing."""
+    """Return whether a user may override a finding of the listing by naming the checkpoint."""
     is_doubt = finding.code is Code.STEP_DISAGREES and finding.severity is Severity.UNKNOWN
     return is_doubt or finding.code in _OUT_OF_PLACE
 
 
 def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return the findings that stop commands from deleting or writing a checkpoint: its step is not certain.
+    """Return the findings that keep commands from changing a checkpoint, because its step is not certain.
 
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
     """
     findings = [finding for finding in checkpoint.findings if finding.code in _LAW]
-    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights and foreign files may have no step
+    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights may have no step
         findings.append(step_unknown(checkpoint))
     return blocking(
         replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
@@ -124,7 +124,9 @@ def step_unknown(checkpoint: Checkpoint) -> Finding:
 
 
 def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
-    """Return why a save may have a name chosen by a person, so that its step alone does not decide.
+    """Return the reason why a save's name may have been chosen by a person, for each such save.
+
+    The step in such a name does not decide on its own.
 
     Args:
         saves: The saves of one training run, of a tree whose steps are determined.
@@ -151,7 +153,9 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint's number shows no training progress: a copy, another run's save, or just a name.
+    """Return whether a checkpoint's number shows no training progress.
+
+    The checkpoint may be a copy, another run's save, or have a number without meaning.
 
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
@@ -162,7 +166,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
 
 
 def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, is_tracked: bool) -> bool:
-    """Return whether a skipped checkpoint may be further than all others, so that the newest is unknown.
+    """Return whether a skipped checkpoint may be further than all others, so that the newest one is unknown.
 
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
@@ -177,7 +181,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
-    """Return whether only the name shows that a checkpoint is further than the chosen one: a copy, or a mixture.
+    """Return whether a checkpoint is further than the chosen one by its name only, as a copy or a mixture is.
 
     Args:
         checkpoint: A checkpoint of a tree whose steps are determined.
@@ -190,7 +194,9 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
 
 
 def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return the checkpoint that `latest` selects; a copy or a folder without a step only if there is nothing else.
+    """Return the checkpoint that `latest` selects.
+
+    A copy or a folder without a step is selected only if there is nothing else.
 
     Args:
         newest_first: All checkpoints of a tree whose steps are determined.
@@ -205,13 +211,13 @@ def _is_anything(save: Checkpoint) -> bool:
 
 
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return the findings about the step of a checkpoint that is chosen in spite of them."""
+    """Return the findings about the step of a checkpoint that may still be chosen."""
     codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
     return tuple(finding for finding in checkpoint.findings if finding.code in codes)
 
 
 def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Step | None]:
-    """Return the steps that names contain, by checkpoint; None for recorded counters that are not steps."""
+    """Return the step in each checkpoint's name; None if the name's number is a counter that is not a step."""
     free = [save for save in saves if save.named is not None and save.named.is_free]
     steps: dict[CheckpointKey, Step | None] = {save.key: None for save in _without_evidence(free)}
     stems = _believed_stems([save for save in free if save.key not in steps], len(steps))
@@ -223,7 +229,7 @@ def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Ste
 
 
 def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Find checkpoints whose counters have the same step although their names have different steps."""
+    """Return the checkpoints whose counters have the same step although their names have different steps."""
     by_step: dict[Step, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.step is not None:
@@ -237,7 +243,7 @@ def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _believed_stems(saves: Sequence[Checkpoint], refuted: int) -> frozenset[str]:
-    """Return the text before numbers that are steps: proven by the content, or otherwise used by most checkpoints."""
+    """Return the stems before numbers that are steps: proven by the content, or otherwise used by most checkpoints."""
     votes: Counter[str] = Counter()
     proven: set[str] = set()
     denied: set[str] = set()
@@ -264,7 +270,6 @@ def _summary(run: RunSummary, saves: Iterable[Checkpoint]) -> RunSummary:
 
 
 def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Compare each name with the step inside."""
     by_stem: dict[str, list[tuple[Checkpoint, NamedStep, Step]]] = defaultdict(list)
     for save in saves:
         if save.named is not None and save.named.number is not None and save.step_source is StepSource.CONTENT:
@@ -310,7 +315,7 @@ def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
 
 
 def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find pairs of a checkpoint and its copy under another name."""
+    """Find checkpoints that are copies of another checkpoint under a different name."""
     by_identity: dict[str, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.identity is not None:
@@ -330,7 +335,7 @@ def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[
 
 
 def _is_copied(original: Checkpoint, save: Checkpoint, saves: Iterable[Checkpoint]) -> bool:
-    """Return whether a later number has the step of an earlier one, with a higher step between them."""
+    """Return whether a checkpoint has the step of an earlier one although a higher step is between them."""
     if original.step is None or original.step != save.step:
         return False
     between = (candidate for candidate in saves if _number(original) < _number(candidate) < _number(save))
@@ -343,7 +348,7 @@ def _number(save: Checkpoint) -> int:
 
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
-    """Return the checkpoint whose number best fits the others' order; at a tie, the tracked or the certain one."""
+    """Return the checkpoint whose number best fits the order of the others; at a tie, the tracked or certain one."""
     rest = [save for save in saves if all(save is not saved for saved in group)]
     misfits = sorted((_misfits(save, rest), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
@@ -395,7 +400,7 @@ def _out_of_order(
 
 
 def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find steps known only from a name, in a tree whose checkpoints do not share the stem of that name."""
+    """Find steps that are known only from a name, if the tree's checkpoints do not share the stem of that name."""
     # If a name has no number, its stem is the full name: `step_` and `step_50` share no stem.
     stems: dict[str, set[tuple[str, bool] | None]] = defaultdict(set)
     for save in saves:
