@@ -1,4 +1,4 @@
-"""The interface for training logs, which turns a stream of bytes into steps, notes and problems in log order."""
+"""Interface for training logs: a stream of bytes becomes steps, notes and problems in log order."""
 
 from __future__ import annotations
 
@@ -12,74 +12,74 @@ from ckpttool.core.domain.metrics import LocalTime, LogItem, LogNote, LogProblem
 from ckpttool.core.domain.units import Step
 
 BLOCK_BYTES = 1 << 18
-"""Bytes per block: large enough to keep Python's overhead per byte low, small enough to stay in the cache."""
+"""Size of a block in bytes: large enough to keep Python's overhead per byte low, small enough for the cache."""
 
 LONGEST_LINE = 1 << 20
-"""A longer line is not a log line. Without a limit, a file without line ends would be read into memory completely."""
+"""Maximum length of a line in bytes, so that a file without line ends is not read into memory completely."""
 
 EXCERPT_CHARS = 200
 
-_LONGEST_TELLING = 1 << 14  # bytes, because printed settings may name hundreds of files
+_LONGEST_USEFUL = 1 << 14  # in bytes; printed settings may name hundreds of files
 
-# Each digit can match in only one way: two would take hours for a torn line of a million digits.
+# Each digit can match in only one way, because two ways would take hours for a torn line of a million digits.
 _DECIMAL = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _TWO_NUMBERS = re.compile(rb"[\d.eE+-]+(?:\s+[\d.eE+-]+)+")
 _NO_VALUE = frozenset({b"", b"none", b"unavailable", b"null"})
 
 
 class Readable(Protocol):
-    """The methods of a binary file that a reader needs; a pipe has no other methods."""
+    """Binary file, with the only method that a reader needs and that a pipe also has."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; empty at the end."""
+        """Return at most `size` bytes; empty at the end of the file."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """An open log."""
+    """An open log, with the user's options for it."""
 
     name: str
-    """The name for display."""
+    """Name of the log for display."""
     stream: Readable
-    """The log from its first byte, already decompressed."""
+    """The decompressed log, from its first byte."""
     columns: Mapping[str, str] | None = None
-    """Field of StepMetrics -> name in the log, if set by the user."""
+    """Column for each field of `StepMetrics`, if the user set them."""
     curves: bool = False
-    """Whether learning rates and validation losses are requested, even for steps without other values."""
+    """Whether to yield learning rates and validation losses, even for steps without other values."""
 
 
 class LogFormat(Protocol):
-    """One kind of training log."""
+    """Interface of a log format."""
 
     @property
     def name(self) -> str:
-        """The format's name for users."""
+        """Name of the format for users."""
         ...
 
     def recognise(self, head: bytes) -> bool:
-        """Return whether a log has this format, by the beginning of the content and never by the file's name."""
+        """Return whether a log begins like this format; the file's name is never used."""
         ...
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the entries of the log, in order and in bounded memory.
+        """Yield the entries of a log, in order and in bounded memory.
 
         Raises:
-            OSError: The disk did not respond, or the compressed data is damaged.
+            OSError: The disk did not answer, or the compressed data are damaged.
         """
         ...
 
 
 RankLogs = tuple[str, ...]
-"""The logs of a rank, oldest first."""
+"""Logs of one rank, oldest first."""
 
 
 class LogPlaces(Protocol):
-    """The places where a trainer writes its logs."""
+    """Places where a trainer writes its logs."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the logs, for a message."""
+        """Names of the logs, as shown in a message."""
         ...
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
@@ -91,7 +91,7 @@ class LogPlaces(Protocol):
         ...
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Return the training logs in a folder that a user named."""
+        """Return the training logs in a folder that the user named."""
         ...
 
 
@@ -106,7 +106,7 @@ class Block:
     _lines_before: int = 0
 
     def line_number(self, position: int) -> int:
-        """Return the line number at a byte of the block; cheap for ascending positions."""
+        """Return the number of the line at a position in the block; fast for ascending positions."""
         if position < self._requests:
             self._requests = self._lines_before = 0
         self._lines_before += self.data.count(b"\n", self._requests, position)
@@ -114,17 +114,17 @@ class Block:
         return self.first_line + self._lines_before
 
     def line_start(self, position: int) -> int:
-        """Return the start of the line at a byte of the block."""
+        """Return the start of the line at a position in the block."""
         return self.data.rfind(b"\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
-        """Return the end of the line at a byte of the block, without its line end."""
+        """Return the end of the line at a position in the block, without its line break."""
         end = self.data.find(b"\n", position)
         return len(self.data) if end < 0 else end
 
 
 def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
-    """Yield the log in blocks of complete lines; a line that is too long is skipped and reported."""
+    """Yield the log in blocks of complete lines; lines above the length limit are skipped and reported."""
     line = 1
     rest = b""
     while chunk := source.stream.read(BLOCK_BYTES):
@@ -145,7 +145,7 @@ def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
 
 
 def _skip_line(source: LogSource) -> bytes:
-    """Read up to the next line end and return the rest of that chunk."""
+    """Read up to the next line break, and return the rest of that chunk."""
     while chunk := source.stream.read(BLOCK_BYTES):
         if (cut := chunk.find(b"\n") + 1) > 0:
             return chunk[cut:]
@@ -153,7 +153,7 @@ def _skip_line(source: LogSource) -> bytes:
 
 
 def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
-    """Yield each line with its number, without its line end, for formats in which every line matters."""
+    """Yield each line with its number and without its line break, for formats in which every line matters."""
     for block in blocks(source):
         if isinstance(block, LogProblem):
             yield block
@@ -162,7 +162,7 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
 
 
 def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a block that match a pattern, each once, with its number and without its line end.
+    """Yield the lines of a block that match a pattern, each once, with its number and without its line break.
 
     Lines that are longer than any useful line are left out.
     """
@@ -170,23 +170,23 @@ def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, 
     for match in pattern.finditer(block.data):
         if match.start() >= end:
             start, end = block.line_start(match.start()), block.line_end(match.end())
-            if end - start <= _LONGEST_TELLING:
+            if end - start <= _LONGEST_USEFUL:
                 yield block.line_number(start), block.data[start:end]
 
 
 def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProblem:
-    """Return the problem, with an excerpt of the line that is safe to print."""
+    """Return a problem with an excerpt of the line that is safe to print."""
     return LogProblem(source=source.name, line=line, reason=reason, text=escaped(text))
 
 
 def escaped(text: bytes) -> str:
-    """Return the beginning of a line, escaped because control characters must not reach a terminal."""
+    """Return the beginning of a line, with control characters escaped because they must not reach a terminal."""
     start = text[: EXCERPT_CHARS * 4].decode("utf-8", "backslashreplace").strip()[:EXCERPT_CHARS]
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in start)
 
 
 def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
-    """Return the note that the log goes back from `last` to `step`."""
+    """Return a note that the log goes back from step `last` to `step`."""
     return LogNote(kind=NoteKind.REWIND, source=source.name, line=line, step=step, previous_step=last)
 
 
@@ -202,15 +202,15 @@ def local_time(seconds: float) -> LocalTime:
 
 
 class UnreadableError(ValueError):
-    """The text is not a number; the message gives the reason."""
+    """The text is not a number; the message contains the reason."""
 
 
 def number(text: bytes) -> float | None:
-    """Return the number in a text, with or without brackets; NaN and infinity are numbers, `None` is None.
+    """Return the number in a text, with or without brackets; None for `None`. NaN and infinity are numbers.
 
     Raises:
-        UnreadableError: The text is not a number. `[1 31049]` may be 1.31049 or 131049 with a character lost in
-            printing, so it is ambiguous.
+        UnreadableError: The text is not a number. `[1 31049]` is ambiguous, because it may be 1.31049 or 131049 with a
+            character lost in printing.
     """
     bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip()
     if _DECIMAL.fullmatch(bare):

@@ -1,4 +1,4 @@
-"""CSV and JSON lines, the formats of any log with named columns."""
+"""CSV and JSON lines, the general formats for logs with named columns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ckpttool.core.logs.fields import ALIASES, Row, json_row, resolve_columns, s
 
 
 class JsonLines:
-    """One JSON object per line; several objects for one step are merged."""
+    """Log with one JSON object per line; several objects for one step are merged."""
 
     name = "json-lines"
 
     def recognise(self, head: bytes) -> bool:
-        """Return whether a log has this format, by the first line."""
+        """Return whether a log has this format, by its first line."""
         first = head.lstrip().split(b"\n", 1)[0].strip()
         return first.startswith(b"{") and first.endswith(b"}")
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield a step for each object that has one; other objects, such as a run's settings, are skipped.
+        """Yield a step for each object with a step; other objects, such as a run's settings, are skipped.
 
         Raises:
-            UsageError: No object has a step under a known name or a name from the user.
+            UsageError: No object has a step under a known name or under the user's name for it.
         """
         return steps_of(source, self._rows(source))
 
@@ -59,14 +59,17 @@ _MOMENT = re.compile(rb"\d{4}-\d\d-\d\d[-T ]\d\d:\d\d")
 
 
 class Csv:
-    """Comma-separated values that begin with a line of names."""
+    """Log of comma-separated values that begins with a line of names."""
 
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize CSV by the first line, which has names and no numbers, and by a row; sentences also have commas."""
+        """Return whether a log is CSV, by its first line and a row, because sentences also have commas.
+
+        The first line has names and no numbers.
+        """
         first, _, rest = head.partition(b"\n")
-        if _MOMENT.search(first):  # a line of another log that contains commas
+        if _MOMENT.search(first):  # a line of another log format that contains commas
             return False
         names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
         if len(names) < 2 or not all(name.isprintable() and _is_name(name) for name in names):  # noqa: PLR2004
@@ -77,7 +80,7 @@ class Csv:
         """Yield a step for each row.
 
         Raises:
-            UsageError: No column has the step under a known name or a name from the user.
+            UsageError: No column has the step under a known name or under the user's name for it.
         """
         return steps_of(source, self._rows(source))
 
@@ -126,7 +129,7 @@ def _text_lines(source: LogSource, problems: list[LogProblem]) -> Iterator[str]:
 
 
 def _is_row(line: bytes, columns: int) -> bool:
-    """Return whether a line has as many values as there are names, with a number among them."""
+    """Return whether a line has as many values as there are names, including at least one number."""
     values = line.decode("utf-8", "replace").strip().split(",")
     return len(values) == columns and any(value.strip() and not _is_name(value) for value in values)
 

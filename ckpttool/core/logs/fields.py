@@ -1,4 +1,4 @@
-"""Conversion of named values to StepMetrics, for every log with named columns."""
+"""Conversion of named values to `StepMetrics`, for all logs with named columns."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""Field of StepMetrics -> its usual names, most likely first."""
+"""Usual column names for each field of `StepMetrics`, most likely first."""
 
 Row = tuple[int, Mapping[str, str]]
-"""Line, and field of StepMetrics -> text; an empty text means no value."""
+"""A line number, and the text of each field of `StepMetrics`; an empty text means no value."""
 
 CURVES = frozenset({"learning_rate", "validation_loss"})
-"""Fields that only comparisons of complete runs use; elsewhere, errors in them do not matter."""
+"""Fields that only comparisons of complete runs use, so that errors in them do not matter elsewhere."""
 _NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm", *sorted(CURVES))
-_OF_NO_USE = frozenset({"epoch", "optimizer_step"})
-"""Columns that users may name because logs have them, although no answer depends on them."""
+_IGNORED = frozenset({"epoch", "optimizer_step"})
+"""Columns that users may name because logs have them, although they are not used."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Return field -> column for `step=iter,global_norm=gnorm`.
+    """Parse `step=iter,global_norm=gnorm` into a column for each field.
 
     Raises:
-        UsageError: The text does not have that form, or names a field that does not exist.
+        UsageError: The text has a different form, or names a field that does not exist.
     """
     columns: dict[str, str] = {}
     for part in text.split(","):
         field, equals, column = (piece.strip() for piece in part.partition("="))
         if not equals or not column:
             raise UsageError(f"--columns: {part.strip()!r} is not field=column, as in step=iter,global_norm=gnorm")
-        if field in _OF_NO_USE:
+        if field in _IGNORED:
             continue
         if field not in ALIASES:
             raise UsageError(f"--columns: unknown field {field!r}; known fields: {', '.join(ALIASES)}")
@@ -63,7 +63,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
-    """Return field -> name for the fields of the log; the user's choice comes before the usual names."""
+    """Return the log's column for each field; the user's choice takes precedence over the usual names."""
     chosen = dict(source.columns or {})
     for field, aliases in ALIASES.items():
         alias_used = next((alias for alias in aliases if alias in names), None)
@@ -73,7 +73,7 @@ def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
 
 
 def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
-    """Return field -> text for an object; a list of one number counts as that number, as callbacks write it."""
+    """Return the text of each field in an object; a list of one number counts as the number, as callbacks write it."""
     row: dict[str, str] = {}
     for field, name in resolve_columns(source, frozenset(record)).items():
         value = record[name]
@@ -84,7 +84,7 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
 
 
 def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
-    """Yield a step for each group of consecutive rows of one step, and report each point where the log goes back.
+    """Yield one step per group of consecutive rows of that step, and a note for each point where the log goes back.
 
     Args:
         source: The log.
@@ -118,7 +118,7 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
 
 def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
-    """Return one step from texts; a value that is not a number is reported as a problem, and is None in the step."""
+    """Return the step of a row, and a problem for each value that is not a number; such values are None."""
     row_text = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
     problems: list[LogProblem] = []
     values: dict[str, float | None] = {}
@@ -148,5 +148,5 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
 
 
 def _integer(value: float | None) -> int | None:
-    """Return the integer part, because some trainers count fractions of epochs."""
+    """Return the integer part of a value, because some trainers count fractions of epochs."""
     return int(value) if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Event files of a guarded training run: one log per rank, with the events of a detector."""
+"""Event files of guarded training runs: one log per rank, with the detector's events."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class EventLine:
 
 
 class GuardEvents:
-    """The events of one rank, line by line, from any number of consecutive processes."""
+    """Event files of one rank, from any number of consecutive processes."""
 
     name = "guard-events"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize an event file by its first line, which every process writes when it starts."""
+        """Return whether a log is an event file, by the line that every process writes when it starts."""
         return is_run(head.lstrip().split(b"\n", 1)[0])
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield a step for each executed step, dropped or not, and the points of resume and stop."""
+        """Yield a step for each executed step, dropped or not, and notes for resumes and stops."""
         return steps_of(source, _rows(source))
 
 
@@ -63,7 +63,8 @@ def event_lines(
     """Yield every event, in the order of the file and in bounded memory.
 
     An incomplete line at the end of the file, or before another process began, means that the writer was killed, and is
-    only a note. Any other unreadable line is a problem. Kinds that a later version of ckpttool may write are skipped.
+    only a note. Any other unreadable line is a problem. Unknown kinds of events, from a later version of ckpttool, are
+    skipped.
 
     Args:
         source: The file.
@@ -113,7 +114,7 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
         event, values = item.event, item.event.values
         if event.kind is GuardEventKind.STEP:
             row = {field: values[field] for field in ALIASES if field in values}
-            if values.get("overflow") is True:  # the loss scaler then drops it, whether the guard acts or only watches
+            if values.get("overflow") is True:  # the loss scaler then drops the update, even if the guard only watches
                 row["skipped"] = True
             yield item.number, {field: _text(value) for field, value in row.items()}
         elif event.kind in _DROPS and values.get("dropped") is True:
@@ -133,23 +134,23 @@ def _text(value: Json) -> str:
 
 
 class GuardFiles:
-    """`guard/events-NNNNN.jsonl` in the output folder, and their rotated `.1` files."""
+    """Location of event files: `guard/events-NNNNN.jsonl` in the output folder, and their rotated `.1` files."""
 
     names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Search the folder's parent, and the folder itself because some trainers save into their output folder."""
+        """Search the checkpoint folder, in which some trainers also write their other output, and its parent."""
         return next((files for folder in (root, above(root)) if (files := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Search a folder that a user named: the output folder, or `guard/` in it."""
+        """Search a folder that the user named: the output folder, or its `guard/` folder."""
         files = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
         return tuple(path for logs in files for path in logs)
 
 
 def _in(folder: str) -> tuple[RankLogs, ...]:
     ranks: dict[int, list[tuple[bool, str]]] = {}
-    with suppress(OSError):  # it is optional, and usually absent
+    with suppress(OSError):  # the folder is optional and usually absent
         for entry in open_storage(folder).entries(""):
             if match := _FILE.fullmatch(entry.name):
                 ranks.setdefault(int(match["rank"]), []).append((match["aside"] is None, f"{folder}/{entry.name}"))

@@ -1,4 +1,4 @@
-"""Merge of several logs of one training run into one value per step, and into the run's attempts."""
+"""Merge of a training run's logs into one value per step, and into the attempts of the run."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.logs.table import FIELDS, Rows, StepTable
 
 KEPT_PROBLEMS = 50
-"""Maximum number of listed problems; others are only counted, except the first log that cannot be read to its end."""
+"""Maximum number of problems in the list; further ones are only counted, except the first log that ends early."""
 
 _MOST_ATTEMPTS = 1000
-"""No run starts more often; if a log goes back more often, its steps are counted, but not its attempts."""
+"""Maximum number of attempts, more than any run has.
+
+If a log goes back more often, its steps are merged, but its attempts are not reported.
+"""
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 
 
 def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
-    """Return one value per step from the logs of all ranks and all attempts.
+    """Merge the logs of all ranks and all attempts into one value per step.
 
-    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step. Each may
-    have values that the other lacks, and the worse of two embedding norms counts, because one unhealthy rank is enough.
-    Different norms mean two attempts: the later attempt by the clock counts or, if the clock does not decide, the later
-    log.
+    Within one log, the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step. Each
+    rank may have values that the other lacks, and the worse of two embedding norms counts, because one unhealthy rank
+    is enough. Different norms mean two attempts. The later attempt by the clock counts or, if the clock does not
+    decide, the later log.
 
     Memory grows with the number of steps, not with the size of the logs; for a single log, by a few bytes per step.
 
     Args:
-        logs: Names of logs, each with the items that a reader yields for the log.
+        logs: The name of each log, with the items that its reader yields.
         keep: Fields of `StepMetrics` that will be used.
     """
     merging = Merging(keep)
@@ -43,10 +46,10 @@ def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str
 
 
 class Merging:
-    """Merges logs one after the other, item by item."""
+    """Merge of several logs, one after another, item by item."""
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:
-        """Start without a log."""
+        """Start with no logs."""
         self._keep = keep
         self._sources: list[_Source] = []
         self._notes: list[tuple[int, LogNote]] = []
@@ -54,11 +57,11 @@ class Merging:
         self._count = 0
 
     def begin(self, name: str) -> None:
-        """Start another log."""
+        """Start the next log."""
         self._sources.append(_Source(name, StepTable(self._keep)))
 
     def add(self, item: LogItem) -> None:
-        """Add the next item of the log."""
+        """Add the next item of the current log."""
         if isinstance(item, StepMetrics):
             self._sources[-1].add(item)
         elif isinstance(item, LogNote):
@@ -89,7 +92,7 @@ class Merging:
 
 
 class _Source:
-    """The steps of one log, and the points where the log goes back."""
+    """Steps of one log, and the points where the log goes back."""
 
     __slots__ = ("name", "starts", "table")
 
@@ -105,14 +108,14 @@ class _Source:
         self.table.append(metrics)
 
     def latest(self) -> Sequence[StepMetrics]:
-        """Return the last attempt at each step, ascending."""
-        if len(self.starts) < 2:  # noqa: PLR2004  (it never goes back)
+        """Return the last attempt at each step, in ascending order."""
+        if len(self.starts) < 2:  # noqa: PLR2004  the log never goes back
             return self.table
         last = {self.table.step(place): place for place in range(len(self.table))}
         return Rows(self.table, [last[step] for step in sorted(last)])
 
     def attempts(self) -> list[LogAttempt]:
-        """Return each ascending part, in the order of the log."""
+        """Return each part of the log with ascending steps, in the order of the log."""
         ends = [*self.starts[1:], len(self.table)]
         return [
             LogAttempt(rows=self.table[start:end], begun=number > 0, ended=end < len(self.table))
@@ -134,11 +137,11 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
             else:
                 attempts[place] = _both(attempts[place], attempt)
     times = [attempt.rows[0].time for attempt in attempts]
-    if all(times):  # otherwise in the order of the arguments
+    if all(times):  # otherwise the order of the arguments stays
         attempts.sort(key=lambda attempt: attempt.rows[0].time or "")
     joined = attempts[:1]
     for attempt in attempts[1:]:
-        if joined[-1].last < attempt.first:  # a log that was rotated, or a resume that the log may not show
+        if joined[-1].last < attempt.first:  # a rotated log, or a resume that the log may not show
             rows = (*joined[-1].rows, *attempt.rows)
             joined[-1] = LogAttempt(rows=rows, begun=joined[-1].begun, ended=attempt.ended)
         elif not attempt.begun and _agree(joined[-1], attempt):  # rotated at a different step on each rank
@@ -193,14 +196,14 @@ def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: st
 
 
 def same_attempt(first: StepMetrics, second: StepMetrics) -> bool:
-    """Return whether two entries of one step may be of the same attempt, because two attempts have different norms."""
+    """Return whether two entries for one step may be from one attempt; different norms mean two attempts."""
     if first.global_norm is None or second.global_norm is None:
         return True
     return first.global_norm == second.global_norm or (math.isnan(first.global_norm) and math.isnan(second.global_norm))
 
 
 def combined(first: StepMetrics, second: StepMetrics) -> StepMetrics:
-    """Combine two entries of the same attempt at a step; the first one's values count, and the worse embedding norm."""
+    """Combine two entries for one step of an attempt: the values of the first, and the worse embedding norm."""
     missing = {name: getattr(second, name) for name in _FIELDS if getattr(first, name) is None}
     return replace(
         first, embedding_local_norm=_worse(first.embedding_local_norm, second.embedding_local_norm), **missing

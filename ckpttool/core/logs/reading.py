@@ -1,4 +1,4 @@
-"""Reads training logs of every known format, which it recognizes by content, either completely or in one pass."""
+"""Reader for training logs of every known format, which it recognizes by content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ckpttool.core.storage.base import ByteSource, Kind, LostLinkError
 
 _HEAD_BYTES = 1 << 20
 _HEAD_LIMIT = 16 << 20
-"""A trainer may write megabytes before its first step, but never more than this."""
+"""Maximum number of bytes before the first step, more than any trainer writes."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -52,7 +52,7 @@ def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 class LogReader:
-    """Reads logs, and finds the logs of trainers."""
+    """Reader of logs, which also finds the logs of trainers."""
 
     def __init__(
         self,
@@ -62,16 +62,13 @@ class LogReader:
         columns: str | None = None,
         curves: bool = False,
     ) -> None:
-        """Store the log formats other than those with named columns.
+        """Store the log formats in addition to those with named columns.
 
         Args:
             of_trainers: The trainers' formats, most specific first.
             places: The places of the trainers' logs.
-            columns: `step=iter,global_norm=gnorm`: names of fields in logs with named columns.
+            columns: Names of columns, in the form `step=iter,global_norm=gnorm`.
             curves: Whether learning rates and validation losses are requested.
-
-        Raises:
-            UsageError: The columns are invalid.
         """
         self._curves = curves
         self.recognised: set[str] = set()
@@ -84,7 +81,7 @@ class LogReader:
         self._columns = None if columns is None else parse_columns(columns)
 
     def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:
-        """Return the logs that the user selected: files, globs, folders of logs, or `-`; each once.
+        """Return the logs that the user selected by files, globs, folders of logs, or `-`; each once.
 
         Raises:
             UsageError: A selected log does not exist.
@@ -96,7 +93,7 @@ class LogReader:
         return tuple(names)
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Return the logs of each rank, lowest rank first, near the folder of the checkpoints; empty: no logs."""
+        """Return the logs near the checkpoint folder, by rank, lowest rank first; empty if there are no logs."""
         return next((logs for places in self._places if (logs := places.near(root))), ())
 
     def _inside(self, folder: str) -> tuple[str, ...]:
@@ -109,12 +106,12 @@ class LogReader:
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
         """Yield the entries of one log, in order and in bounded memory; gzip is decompressed.
 
-        A file that cannot be read to its end, or that no format recognises, yields a problem with line 0, because one
+        A file that cannot be read to its end, or that has no known format, yields a problem with line 0, because one
         truncated log must not hide the others.
 
         Args:
-            path: The file, or `-`.
-            stdin: The stream for `-`; this process's own by default.
+            path: Path of the file, or `-`.
+            stdin: The stream for `-`; by default, the standard input of this process.
 
         Raises:
             UsageError: The log cannot be read unless another option is given.
@@ -133,9 +130,9 @@ class LogReader:
             yield from format_.read(source)
 
     def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
-        """Return the format and the bytes read to recognize it."""
+        """Return the bytes read to recognize the format, and the format; None if it is unknown."""
         head = b""
-        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # twice as much each time
+        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # doubles each time
             head += part
             for format_ in self.formats:
                 if format_.recognise(head):
@@ -161,7 +158,7 @@ class LogReader:
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
     def _first_stage(self, ranks: Sequence[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
-        """Yield the logs of the ranks with the embedding: from rank 0 up to the first rank that measured none.
+        """Yield the logs of the ranks with the embedding: from rank 0 up to the first rank that measured no norm.
 
         Pipeline stages have neighbouring ranks, and other stages print 0, so their logs need not be read. If the first
         stage prints no norm at all, the last rank's logs follow, because some trainers print the norm only in the last
@@ -171,7 +168,7 @@ class LogReader:
         for logs in ranks:
             measured = _Norms()
             yield from ((name, measured.among(self.read(name))) for name in logs)
-            has_norm = has_norm or measured.has_any  # a request for the next one means that the previous ones were read
+            has_norm = has_norm or measured.has_any  # by now, all previous logs were read
             if not measured.has_embedding:
                 break
         if not has_norm and len(ranks) > 1:
@@ -179,7 +176,7 @@ class LogReader:
 
 
 class _Norms:
-    """The norms that some logs show."""
+    """Record of the kinds of norms that occur in some logs."""
 
     def __init__(self) -> None:
         self.has_any = False
@@ -208,13 +205,13 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
             raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
         if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
-            raise OSError(None, "this pipe is empty")  # it has no writer, or was read before
+            raise OSError(None, "this pipe is empty")  # the pipe has no writer, or was read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 
 
 def blocks_of(path: str) -> Iterator[Block | LogProblem]:
-    """Yield a file in blocks of complete lines, in any format; yield a problem with line 0 if reading fails."""
+    """Yield a file of any format in blocks of complete lines; yield a problem with line 0 if reading fails."""
 
     def opened() -> Iterator[Block | LogProblem]:
         with open_log(path) as stream:
@@ -224,7 +221,7 @@ def blocks_of(path: str) -> Iterator[Block | LogProblem]:
 
 
 def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProblem]:
-    """Yield the items that were read, and the error that stopped the read as a problem."""
+    """Yield the items that were read and, if an error stopped the read, a problem with the error."""
     try:
         yield from items
     except (EOFError, zlib.error) as error:
@@ -234,7 +231,7 @@ def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProble
 
 
 def _from_storage(path: str, stack: ExitStack) -> Readable | None:
-    """Open a log that is a file; return None for other kinds of logs, which only this machine can read."""
+    """Open a log that is a file in a storage; None for other logs, which only this machine can read."""
     folder, name = os.path.split(path)
     storage = open_storage(folder or ".")
     with suppress(LostLinkError):
@@ -244,18 +241,18 @@ def _from_storage(path: str, stack: ExitStack) -> Readable | None:
 
 
 def _open_finite(path: str, flags: int) -> int:
-    """Open a pipe, such as `<(command)`; neither wait for a writer nor read a device."""
+    """Open a pipe, such as `<(command)`, without waiting for a writer; devices are not read."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     kind = os.fstat(fd).st_mode
     if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
         os.close(fd)
         raise OSError(None, "not a file")
-    os.set_blocking(fd, True)  # wait for more data from the connected writer
+    os.set_blocking(fd, True)  # from here on, wait for more data from the connected writer
     return fd
 
 
 class _Stream:
-    """A file, read from front to end."""
+    """A file that is read sequentially."""
 
     __slots__ = ("_offset", "_source")
 
@@ -270,7 +267,7 @@ class _Stream:
 
 
 class _Replay:
-    """A stream with some bytes pushed back to the front."""
+    """A stream with some bytes pushed back to its beginning."""
 
     __slots__ = ("_head", "_stream")
 
@@ -293,5 +290,5 @@ def _whole_file(path: str, reason: str) -> LogProblem:
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Order `worker_2` before `worker_10`."""
+    """Return a sort key that places `worker_2` before `worker_10`."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))

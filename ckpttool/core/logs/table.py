@@ -1,4 +1,4 @@
-"""Steps in columns, which need a fifth of the memory of separate values, for logs of millions of steps."""
+"""Steps stored in columns, which need a fifth of the memory of separate objects, for logs of millions of steps."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ckpttool.core.domain.metrics import StepMetrics
 _KINDS = {"consumed_samples": "q", "overflow": "b", "skipped": "b", "time": "t"}
 FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name != "step")
 _TIME_CHARS = 19
-"""`2024-05-01 12:30:00`, the form in nearly every log."""
+"""Length of `2024-05-01 12:30:00`, the form of nearly all times in logs."""
 
 
 class StepTable(Sequence[StepMetrics]):
-    """Steps in the order of their addition; a value is made on each access."""
+    """Steps in the order in which they were added; each access creates the object."""
 
     __slots__ = ("_columns", "_steps")
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:
-        """Start with an empty table.
+        """Create an empty table.
 
         Args:
-            keep: Fields that will be used, in addition to the step; other fields are dropped.
+            keep: Fields to store in addition to the step; other fields are dropped.
         """
         self._steps: array[int] | list[int] = array("q")
         self._columns = [(name, _column(_KINDS.get(name, "d"))) for name in FIELDS if name in keep]
@@ -34,7 +34,7 @@ class StepTable(Sequence[StepMetrics]):
         place = len(self._steps)
         try:
             self._steps.append(metrics.step)
-        except OverflowError:  # implausible for a training run, but a log may contain it
+        except OverflowError:  # too large for any training run, but a log may contain it
             self._steps = [*self._steps, metrics.step]
         for name, column in self._columns:
             value = getattr(metrics, name)
@@ -48,7 +48,7 @@ class StepTable(Sequence[StepMetrics]):
         return map(self.__getitem__, range(len(self)))
 
     def step(self, place: int) -> int:
-        """Return the step at a position, without the other values."""
+        """Return the step at a position, without creating the object."""
         return self._steps[place]
 
     @overload
@@ -58,13 +58,13 @@ class StepTable(Sequence[StepMetrics]):
     def __getitem__(self, place: int | slice) -> StepMetrics | Sequence[StepMetrics]:
         if isinstance(place, slice):
             return Rows(self, range(len(self))[place])
-        place = range(len(self))[place]  # also from the end
+        place = range(len(self))[place]  # also accepts negative positions
         values = {name: value for name, column in self._columns if (value := column.get(place)) is not None}
-        return StepMetrics(step=self._steps[place], **values)  # type: ignore[arg-type]  # fields differ in type
+        return StepMetrics(step=self._steps[place], **values)  # type: ignore[arg-type]  # the fields have different types
 
 
 class Rows(Sequence[StepMetrics]):
-    """Some steps of a table, in any order."""
+    """A selection of steps from a table, in any order."""
 
     __slots__ = ("_places", "_table")
 
@@ -90,7 +90,7 @@ class Rows(Sequence[StepMetrics]):
 
 
 class _Numbers:
-    """A column of numbers, with gaps; as long as its last value's position."""
+    """A column of numbers with gaps, which ends at its last value."""
 
     __slots__ = ("_kind", "_present", "_values")
 

@@ -24,22 +24,26 @@ from ckpttool.core.logs.base import BLOCK_BYTES, EXCERPT_CHARS, LogSource, Reada
 from ckpttool.core.logs.fields import ALIASES, CURVES, Row, resolve_columns, steps_of
 
 MOST_RECORD_BYTES = 16 << 20
-"""Maximum size of a parsed event. A step's event has a few dozen bytes; images and graphs may be larger, but are not
-needed."""
+"""Maximum size of a parsed event in bytes.
+
+A step's event has a few dozen bytes; images and graphs may be larger, but are not needed.
+"""
 
 _SURE_BYTES = 1 << 16
-"""A larger record is an image or a graph, whose checksum is compared only if a value is read from the record."""
+"""Size in bytes above which a record is an image or a graph, whose checksum is compared only if a value is read."""
 
 MOST_STEPS = 200_000
-"""Maximum number of steps that wait for values of more tags, about 100 MB. A tag that restarts after so many is a
-resume."""
+"""Maximum number of steps that wait for values of more tags, which take about 100 MB.
+
+If a tag restarts after so many steps, it is treated as a resume.
+"""
 
 _SHOWN_TAGS = 8
 
 _HEAD = struct.Struct("<Q4s")
 _SUM = struct.Struct("<I")
 
-# Keys of fields: eight times the number, plus the encoding of the value.
+# Keys of fields: eight times the field number, plus the encoding of the value.
 _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE = 0x0A
 _TAG, _SIMPLE_VALUE, _TENSOR = 0x0A, 0x15, 0x42
@@ -48,13 +52,13 @@ _DTYPE, _SHAPE, _CONTENT = 0x08, 0x12, 0x22
 
 class _DType(NamedTuple):
     content: str
-    """Format character of `struct` for one number."""
+    """`struct` format character for one number."""
     key: int
     """Key of the field with single numbers of this type."""
     packed: int
     """Key of the field with packed numbers of this type."""
     below: bytes = b""
-    """The omitted part of a number: a bfloat16 is the upper half of a float."""
+    """Missing lower bytes of a number, because a bfloat16 is the upper half of a float."""
 
 
 _DTYPES = {
@@ -72,24 +76,24 @@ _DTYPES = {
     22: _DType("<I", 0x80, 0x82),
     23: _DType("<Q", 0x88, 0x8A),
 }
-"""Numeric types of `types.proto`, excluding text, complex numbers and quantised numbers."""
+"""Numeric types of `types.proto`, without text, complex numbers and quantised numbers."""
 
 _NOT_VARINTS = frozenset({1, 2})
-"""Numeric types with fixed-size encoding; all others are varints."""
+"""Numeric types with a fixed-size encoding; all others are varints."""
 
 
 class _Event(NamedTuple):
     record: int
-    """Counted from 1."""
+    """Number of the record, from 1."""
     step: int
     time: float
-    """Seconds since 1970."""
+    """Time in seconds since 1970."""
     values: dict[str, float]
     """All scalars, by tag."""
 
 
 class TensorBoard:
-    """`events.out.tfevents.*`: one tag per field, as most trainers write them."""
+    """TensorBoard's format, `events.out.tfevents.*`, with one tag per field."""
 
     name = "tensorboard"
 
@@ -98,7 +102,7 @@ class TensorBoard:
         return b"brain.Event:" in head[:64]
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the steps; a tag that goes back means that the training was resumed. Lines are records."""
+        """Yield the steps, and notes where a tag goes back because the training was resumed; lines are records."""
         return steps_of(source, _rows(source))
 
 
@@ -121,24 +125,24 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote]:
 
 
 class _Waiting:
-    """Steps that may still get values: some writers write one tag after the other, from the first step to the last."""
+    """Steps that may still get values, because some writers write one tag completely before the next."""
 
     def __init__(self, source: LogSource) -> None:
         self.steps: dict[int, tuple[int, float, dict[str, float]]] = {}
-        """Step -> record, time, tag -> value."""
+        """Record, time and values by tag, for each step."""
         self.seen: set[str] = set()
-        """The requested tags."""
+        """Requested tags that occur in the log."""
         self.others: set[str] = set()
-        """Some of the other tags."""
+        """Some of the other tags in the log."""
         self._source = source
         passed_over = _OWN if source.curves else _OWN | CURVES
         self._asked = {tag for field, tags in ALIASES.items() if field not in passed_over for tag in tags}
         self._asked.update((source.columns or {}).values())
         self._last: dict[str, int] = {}
-        """Tag -> the last step of the tag."""
+        """Last step of each tag."""
 
     def goes_back(self, event: _Event) -> bool:
-        """Return whether an event belongs to an earlier step than one at which the same tag has a value."""
+        """Return whether an event is for an earlier step than one at which the same tag has a value."""
         return any(event.step < self._last.get(tag, event.step) for tag in event.values)
 
     def add(self, event: _Event) -> None:
@@ -151,7 +155,7 @@ class _Waiting:
                 self.others.add(tag[:EXCERPT_CHARS])
 
     def rows(self, count: int | None = None) -> Iterator[Row]:
-        """Yield and remove the lowest steps; without a number, yield all, and forget the last step of each tag."""
+        """Yield and remove the `count` lowest steps; None removes all, and forgets the last step of each tag."""
         tags = resolve_columns(self._source, frozenset(self.seen))
         for step in sorted(self.steps)[:count]:
             record, time, values = self.steps.pop(step)
@@ -162,18 +166,18 @@ class _Waiting:
 
 
 _OWN = frozenset({"step", "time"})
-"""Fields that every event has, independent of its tags."""
+"""Fields that every event has, whatever its tags."""
 
 
 def _time_text(time: float) -> str:
-    """Format a time as logs do; empty for a time outside the calendar."""
+    """Format a time in the usual form of logs; empty if the time is outside the calendar."""
     with suppress(ValueError, OverflowError, OSError):
         return show_local_time(local_time(time))
     return ""
 
 
 def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
-    """Yield the events with scalars, and the problems of other events."""
+    """Yield the events with scalars, and the problems of other records."""
     stream = _Stream(source.stream)
     record, at = 0, 0
     while head := stream.take(_HEAD.size):
@@ -201,7 +205,7 @@ def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
 
 
 def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: bytes) -> Iterator[_Event | LogProblem]:
-    """Read a record; a damaged record yields only its problem."""
+    """Parse a record; a damaged record yields only its problem."""
     event: _Event | None = None
     reason = ""
     try:
@@ -255,7 +259,7 @@ class _Stream:
 
 
 def _event(record: int, data: bytes) -> _Event:
-    """Read an event.
+    """Parse an event.
 
     Raises:
         WireError: The bytes are not an event.
@@ -275,7 +279,7 @@ def _event(record: int, data: bytes) -> _Event:
 
 
 def _scalar(message: bytes) -> Iterator[tuple[str, float]]:
-    """Yield tag and value of a summary's value that is a scalar."""
+    """Yield the tag and the value of a summary's entry, if it is a scalar."""
     tag, number = "", None
     for key, value in fields(message):
         if key == _TAG:
@@ -303,7 +307,7 @@ def _only_element(message: bytes) -> float | None:
     value = members.get(_CONTENT, members.get(dtype.packed, members.get(dtype.key, 0)))
     if isinstance(value, bytes) and _CONTENT not in members and kind not in _NOT_VARINTS:
         value = _one_varint(value)
-    if isinstance(value, int):  # an absent value means 0, as in every protobuf
+    if isinstance(value, int):  # protobuf omits a value of 0
         value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
     if len(value) != size:
         raise WireError(f"a scalar has {len(value)} bytes")
@@ -320,12 +324,12 @@ def _one_varint(packed: bytes) -> int:
 
 
 def masked_checksum(data: bytes) -> bytes:
-    """Return a record's stored checksum, which is rotated and shifted so that it is never a checksum of a checksum."""
+    """Return the checksum that a record stores: masked, so that it never equals the checksum of a checksum."""
     value = crc32c(data)
     return _SUM.pack(((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 @lru_cache(maxsize=1024)
 def _checksum_of_length(length: int) -> bytes:
-    """Return the checksum for a record's length, cached because there are few lengths."""
+    """Return the checksum of a record's length, cached because there are few different lengths."""
     return masked_checksum(length.to_bytes(8, "little"))

@@ -7,76 +7,82 @@ from collections.abc import Mapping
 from ckpttool.core.domain.frozen import dataclass
 
 OWN_FOLDER = ".ckpttool"
-"""Folder in the tree's root for ckpttool's own files."""
+"""Folder of ckpttool's own files, in the root of the tree."""
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
-"""The moves of a running prune, or of a restore from the trash; deleted at the end."""
+"""File with the moves of a prune in progress, or of a restore from the trash; deleted at the end."""
 
 HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
-"""The files that a heal has prepared and is putting in place; deleted at the end."""
+"""File with the files that a heal has prepared and is putting in place; deleted at the end."""
 
 BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
-"""Digests of shards taken before they were written; one file per shard."""
+"""Folder of digests that were computed before shards were written, with one file per shard."""
 
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
-"""Folder of the seals that were added to a manifest: in an object store, a file per seal that is never overwritten,
-`NAME.manifest/TIME-RANDOM.json`; on disks, one file per machine, `NAME.manifest/I-of-N.json`."""
+"""Folder of the seals that were added to a manifest.
+
+In an object store, it has one file per seal that is never overwritten, `NAME.manifest/TIME-RANDOM.json`. On disks, it
+has one file per machine, `NAME.manifest/I-of-N.json`.
+"""
 
 PART_SUFFIX = ".ckptpart"
 """Suffix of a file with one machine's part of a tree."""
 
 OWN_STATE = "ckpttool.state"
-"""The tensor in which ckpttool's own writer stores, as JSON, everything other than tensors; no other writer uses it.
+"""Name of the tensor in which ckpttool's own writer stores everything other than tensors, as JSON.
 
-This state differs per rank, so it is not in the file's metadata, which is equal in all of a save's files.
+This state differs per rank, so it is not in the file's metadata, which is equal in all files of a save.
 """
 
 STREAM = "-"
-"""Stands for standard input, instead of such a file."""
+"""Name of the standard input in place of such a file."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
-"""The manifest's file name in a checkpoint that has its own folder."""
+"""Name of the manifest in a checkpoint that has its own folder."""
 
 _LONGEST_NAME = 200
-"""Maximum bytes. A file name may have 255, including the part that follows."""
+"""Maximum length of a name in bytes; a file name, with the part that follows, may have 255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealPlace:
-    """The location of a checkpoint's manifest, and the identity that it must contain."""
+    """Location of a checkpoint's manifest, and the identity that the manifest must contain."""
 
     path: str
-    """Relative to the root."""
+    """Path of the manifest, relative to the root."""
     layout: str
     checkpoint: str
     """The checkpoint's name."""
     prefix: str | None
-    """The checkpoint's prefix; None if the manifest is in the checkpoint's folder, with files of any name."""
+    """Prefix of the checkpoint; None if the manifest is in the checkpoint's folder, whose files may have any name."""
     births: str | None = None
-    """The prefix of its shards' birth certificates, before the rank; None if there are no birth certificates."""
+    """Common prefix of the birth certificates of its shards, before the rank; None if it has no certificates."""
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
-        """Return the manifest's location in a checkpoint's own folder; the path is relative to the root."""
+        """Return the location for a manifest in the checkpoint's own folder, with a path relative to the root."""
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
 
     @property
     def additions_folder(self) -> str:
-        """The folder of the manifests added to this one: those in a store, which replaces none, or one per machine."""
+        """Folder of the manifests that were added to this one.
+
+        In an object store, a new manifest never replaces an earlier one. On disks, each machine has one.
+        """
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
-        """Return the path of one machine's seal, if there are several machines."""
+        """Return the path of the seal of machine `number` among `of` machines."""
         return f"{self.additions_folder}/{number}-of-{of}.json"
 
     @property
     def is_apart(self) -> bool:
-        """Whether the manifest outlives the checkpoint's files, because it is in our own folder."""
+        """Whether the manifest is in ckpttool's own folder, so that it outlives the checkpoint's files."""
         return self.path.startswith(f"{OWN_FOLDER}/")
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a path in a tree is a manifest, for any `SealPlace`; a certificate is not a manifest."""
+    """Return whether a path in a tree is that of a manifest; birth certificates are not manifests."""
     is_manifest_path = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
     return is_manifest_path or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
@@ -87,12 +93,12 @@ def births_begin(prefix: str, name: str) -> str:
 
 
 def own_cache(environment: Mapping[str, str]) -> str | None:
-    """Return our folder in the user's cache, existing or not; None if there is no cache folder."""
+    """Return the path of ckpttool's folder in the user's cache, existing or not; None if there is no cache folder."""
     return _own_place(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def own_state(environment: Mapping[str, str]) -> str | None:
-    """Return our folder for state that must survive a restart; None if there is no such folder."""
+    """Return the path of ckpttool's folder for state that survives a restart; None if there is no such folder."""
     return _own_place(environment, "XDG_STATE_HOME", ".local/state")
 
 
@@ -112,7 +118,7 @@ def leads_out(path: str) -> bool:
 
 
 def encoded_name(name: str) -> str:
-    """Return a file name, with arbitrary bytes, as text that JSON can represent; `decoded_name` decodes it."""
+    """Return a file name of arbitrary bytes as text that JSON can represent; `decoded_name` decodes it."""
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
@@ -120,13 +126,13 @@ def decoded_name(text: str) -> str:
     """Decode a name that `encoded_name` encoded.
 
     Raises:
-        UnicodeEncodeError: The name was not encoded in this way.
+        UnicodeEncodeError: The name has a different form.
     """
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
-    """Return a path in our folder for untrusted text without a slash: short enough, and unique for each text.
+    """Return a path in ckpttool's folder for an untrusted text without a slash; the path is short and unique.
 
     Args:
         text: The best available name of the checkpoint.
@@ -137,6 +143,6 @@ def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
     if len(raw) > _LONGEST_NAME or ambiguous:
         from xxhash import xxh3_128_hexdigest
 
-        # An unchanged name ends in a shard suffix, so it cannot end like this.
+        # An unchanged name ends in a shard suffix, so it cannot end in this way.
         text = f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
     return f"{OWN_FOLDER}/{text}{ending}"

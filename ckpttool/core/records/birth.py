@@ -1,4 +1,4 @@
-"""Birth certificates: digests of a shard from the bytes in the writer's memory, taken before they reach the disk.
+"""Birth certificates: digests of a shard, computed in the writer's memory before the bytes reach the disk.
 
 Each certificate is a manifest of one shard in its own file, because ranks do not wait for one another: the rank that
 writes a shard seals it. This module also combines all records of a save; the manifest of `ckpttool seal` has priority.
@@ -21,43 +21,43 @@ from ckpttool.core.storage.base import Storage, is_there
 from ckpttool.core.storage.fan_out import map_waiting
 
 _ASKED = 4
-"""Number of shards whose certificates are read for the values common to all shards."""
+"""Maximum number of shards whose certificates are read for the values common to all shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """All records of the shards of a save."""
+    """All records of a save's shards."""
 
     manifest: Manifest | None
-    """The manifest, completed with certificates; None if there is no record."""
+    """The manifest, with missing shards added from certificates; None if there is no record."""
     problems: tuple[ManifestProblem, ...] = ()
-    """Invalid records, which are ignored."""
+    """Invalid records, which are not used."""
     sealed_at: str | None = None
-    """UTC, when the manifest last changed; None without a manifest: a certificate is older than its file."""
+    """UTC time of the last change of the manifest; None if there is no manifest, because certificates predate files."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings about the records."""
+        """Findings about the records."""
         return tuple(problem.finding for problem in self.problems)
 
     @property
     def seals(self) -> dict[str, ShardSeal]:
-        """The record of each shard, by path."""
+        """Record of each shard, by path."""
         return {} if self.manifest is None else self.manifest.by_path
 
     @property
     def disputed(self) -> tuple[Finding, ...]:
-        """The shards for which the manifests differ."""
+        """Findings about shards for which the manifests differ."""
         return () if self.manifest is None else self.manifest.disputed
 
 
 def birth_path(begin: str, rank: Rank) -> str:
-    """Return the path of the certificate of a rank's shard."""
+    """Return the path of the birth certificate for a rank's shard."""
     return f"{begin}{rank}.json"
 
 
 def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
-    """List the certificates of a save, including those of deleted shards.
+    """Return the paths of a save's birth certificates, including those of deleted shards.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -74,7 +74,7 @@ def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Read the records of a save: its manifest, and birth certificates for shards without an entry.
+    """Read the records of a save: its manifest, and birth certificates for shards that the manifest lacks.
 
     Args:
         storage: The tree.
@@ -99,7 +99,7 @@ def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) ->
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
-    """Return a save's number of ranks from its manifest or a certificate of its first shards; None if unknown."""
+    """Return a save's number of ranks from its manifest or from certificates; None if unknown."""
     manifest = read_manifest(storage, place)
     if manifest is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
         ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)
@@ -109,7 +109,7 @@ def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) 
 
 
 def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Add the certificates of shards without an entry to the manifest, which may be None."""
+    """Add the certificates of shards that a manifest lacks; the manifest may be None."""
     begin = place.births
     sealed = {} if manifest is None else manifest.by_path
     ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in sealed})
@@ -122,7 +122,7 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
     read_births = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
     births = [birth for birth in read_births if isinstance(birth, Manifest)]
     if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
-        with suppress(OSError):  # the certificate of a deleted shard may remain
+        with suppress(OSError):  # a deleted shard may still have a certificate
             requested = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
             read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in requested])
     births = [birth for birth in read_births if isinstance(birth, Manifest)]

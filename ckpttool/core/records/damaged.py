@@ -1,4 +1,4 @@
-"""Files whose full content was read and found damaged, so that a later header check does not pass them.
+"""Record of files that were read completely and found damaged, so that a later check of headers does not pass them.
 
 The record is next to the ledger, in the user's cache, and exists only if damage was found. A file is removed from the
 record if it was written since then, or if a later check finds it good.
@@ -26,44 +26,46 @@ if TYPE_CHECKING:
 SCHEMA = "ckpttool/damaged/1"
 
 _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
-"""Codes for damaged content, which no header shows; other damage only if the header passes."""
+"""Codes for damaged content, which headers do not show.
+
+Other damage is recorded only if the header passes.
+"""
 
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
-"""Maximum number of files; the latest stay. Each takes about 500 bytes."""
+"""Maximum number of files, latest first, which take about 500 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDamaged:
-    """A file that was read completely and found damaged: by a checksum, by other ranks' copies, or in its structure."""
+    """A file that was read completely and found damaged by a checksum, by other ranks' copies, or in its structure."""
 
     path: str
-    """Relative to the tree's root."""
+    """Path relative to the tree's root."""
     stamp: FileStamp
-    """The file that was read."""
+    """Stamp of the file when it was read."""
     found_at: int
-    """Unix seconds."""
+    """Time of the finding in Unix seconds."""
     seal: str | None
-    """xxh3-128 of a manifest used in the comparison; None if only the file's own checksum was compared."""
+    """xxh3-128 of the manifest used in the comparison; None if only the file's own checksum was compared."""
     message: str
-    """The message of the finding."""
+    """Message of the finding."""
     drifted: bool = False
-    """Whether the training run itself saved it in this state: it has differed from its replicas since an earlier
-    save."""
+    """Whether the training run itself saved the file in this state, because the shard drifted from its replicas."""
     since: Step | None = None
-    """For a drift, the step of the first save known to differ; None if no step is known."""
+    """Step of the first save that is known to differ, for a drift; None if no such step is known."""
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
-    """Read the damage found in a tree, by path; empty if there is no valid file."""
-    return {} if place is None else _believed(_content(place))
+    """Read the recorded damage in a tree, by path; empty if there is no valid file."""
+    return {} if place is None else _parsed(_content(place))
 
 
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     """Return the earlier finding about a file; None if the file was written since then.
 
-    If the file was only renamed, linked or given other permissions, the result is unknown: a copy over the file may
-    have restored its time.
+    If the file was only renamed, linked or given other permissions, the result is an unknown state, because a copy over
+    the file may have restored its time.
     """
     if damaged.stamp != stamp:
         return None
@@ -82,10 +84,10 @@ def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
 
 
 class Proofs:
-    """The results of reading complete files of a tree: the damaged files, and the files no longer damaged."""
+    """Results of reading complete files of a tree: damaged files, and files that are no longer damaged."""
 
     def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
-        """Store functions for the record's path, called only if there is something to save, and for the time."""
+        """Store functions that return the path of the record, which is called only before saving, and the time."""
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}
@@ -95,7 +97,7 @@ class Proofs:
 
         Args:
             report: The report on the shard.
-            finding: The finding about it.
+            finding: The finding about the shard.
             since: The step of the first save that is known to differ.
         """
         from ckpttool.core.records.hashed_json import is_on_disk
@@ -114,7 +116,7 @@ class Proofs:
     def take(
         self, report: ShardReport, seal: str | None, *, was_damaged: bool, hidden: tuple[Finding, ...] = ()
     ) -> None:
-        """Record the findings about a shard; a shard whose name JSON cannot represent is left out.
+        """Record the findings about a shard, unless JSON cannot represent the shard's name.
 
         Args:
             report: A report of any level.
@@ -178,7 +180,7 @@ def _encode(files: Mapping[str, FoundDamaged]) -> bytes:
 
 
 def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
-    """Encode the findings about a file; `decode_damaged` decodes them."""
+    """Encode a record of a damaged file; `decode_damaged` decodes it."""
     from ckpttool.core.records.hashed_json import encoded_stamp
 
     return {
@@ -191,7 +193,7 @@ def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
     }
 
 
-def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
+def _parsed(data: bytes) -> Mapping[str, FoundDamaged]:
     from ckpttool.core.formats.strict_json import OWN_MEMORY, as_object, get_list, get_str, parse_object
     from ckpttool.core.records.hashed_json import is_intact
 
@@ -208,17 +210,18 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
 
 
 def decode_damaged(line: JsonObject) -> FoundDamaged:
-    """Decode the findings about a file.
+    """Decode a record that `encode_damaged` encoded.
 
     Raises:
         ParseError: The record has a different form.
-        ValueError, OverflowError: The time is impossible.
+        ValueError: The time is impossible.
+        OverflowError: The time is impossible.
     """
     from ckpttool.core.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
     from ckpttool.core.records.hashed_json import stamp_of
 
     found_at = get_int(line, "found_at")
-    moment(found_at)  # the time is displayed
+    moment(found_at)  # check the time, which is displayed later
     drifted = "drifted" in line and get_bool(line, "drifted")
     return FoundDamaged(
         path=get_str(line, "path"),

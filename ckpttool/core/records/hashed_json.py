@@ -1,8 +1,8 @@
-"""A JSON document whose last key is the hash of everything before it, to detect truncation and edits.
+"""JSON documents whose last key is a hash of everything before it, which detects truncation and edits.
 
-The hash covers bytes, not values: a document is intact only if its bytes are those that were written. The hash detects
-accidents, not attacks: an attacker can compute a new hash. The module also reads the training scalars and file stamps
-that all of our documents contain.
+The hash covers bytes, not values: a document is intact only if its bytes are unchanged. The hash detects accidents, not
+attacks, because an attacker can compute a new hash. This module also reads the training scalars and file stamps that
+all of ckpttool's own documents contain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TAIL_BYTES = len(',\n  "hash": "xxh3-128:"\n}\n') + 32
 
 
 def closed(members: str) -> bytes:
-    """Return the document of an object with at least one member.
+    """Return the document with its hash, for an object with at least one member.
 
     Args:
         members: The object in ASCII, from its `{` to its last member, without the final `}`.
@@ -34,16 +34,16 @@ def is_intact(document: bytes) -> bool:
 
 
 _ON_DISK = ("mtime_ns", "inode")
-"""Encoding of a file stamp's token on a disk; tokens from other storages are not saved."""
+"""Encoding of a stamp's token for files on a disk; tokens from other storages are not stored."""
 
 
 def is_on_disk(stamp: FileStamp) -> bool:
-    """Return whether a stamp belongs to a file of a local file system; only those can be encoded."""
+    """Return whether a stamp is that of a file on a local file system; other stamps cannot be encoded."""
     return len(stamp.token) == len(_ON_DISK)
 
 
 def encoded_stamp(stamp: FileStamp) -> dict[str, object]:
-    """Encode the stamp of a file of a local file system; `stamp_of` decodes it."""
+    """Encode the stamp of a file on a local file system; `stamp_of` decodes it."""
     return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
 
 
@@ -69,7 +69,7 @@ def _hash(body: bytes | memoryview) -> str:
 
 
 def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
-    """Return the scalars in an object, except null values.
+    """Return the scalars in an object, without null values.
 
     Raises:
         ParseError: A scalar is not a number, or is negative.

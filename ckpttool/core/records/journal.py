@@ -1,4 +1,4 @@
-"""The journals of a prune and of a heal, which exist while files move; and the contents of the trash."""
+"""Journals of a prune and of a heal, which exist while files are moved, and the contents of the trash."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from ckpttool.core.storage.base import Kind, Storage
 
 TRASH = f"{OWN_FOLDER}/trash"
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-"""The beginning of a trash folder's name, in UTC."""
+"""Format of the UTC time at the beginning of a trash folder's name."""
 
 _SCHEMA = "ckpttool/prune-journal/1"
 
 _HEAL_SCHEMA = "ckpttool/heal-journal/1"
 
 _LIMIT = ByteCount(128 << 20)
-"""Maximum size; 10,000 ranks with 50 checkpoints to delete need 60 MB."""
+"""Maximum size in bytes; 10,000 ranks with 50 checkpoints to delete need 60 MB."""
 
 _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 
 
 def journal_bytes(batches: Iterable[Batch]) -> bytes:
-    """Encode a journal; `read_journal` reads the same value back.
+    """Encode a journal; `read_journal` decodes it.
 
     Paths are arbitrary bytes, so each byte is written as one character, because JSON cannot represent invalid UTF-8.
     """
@@ -59,7 +59,7 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
 
 
 def read_journal(storage: Storage) -> tuple[Batch, ...]:
-    """Read the moves of an interrupted prune; empty if none was interrupted.
+    """Return the moves of an interrupted prune; empty if no prune was interrupted.
 
     Raises:
         IncompleteError: The journal exists, but is unreadable or invalid.
@@ -68,7 +68,7 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
 
 
 def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
-    """Encode the journal of a heal; `read_heal_journal` reads the same value back."""
+    """Encode the journal of a heal; `read_heal_journal` decodes it."""
     records = (
         {
             "path": encoded_name(put.path),
@@ -84,7 +84,7 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
 
 
 def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
-    """Read the files prepared by an interrupted heal; empty if none was interrupted.
+    """Return the files that an interrupted heal prepared; empty if no heal was interrupted.
 
     Raises:
         IncompleteError: The journal exists, but is unreadable or invalid.
@@ -96,14 +96,14 @@ _T = TypeVar("_T")
 
 
 class _Kind(NamedTuple):
-    """One of the two journals."""
+    """Properties of one of the two journals."""
 
     path: str
     schema: str
     key: str
-    """The key of the list of changes in the journal."""
+    """Key of the list of changes in the journal."""
     change: str
-    """The interrupted change."""
+    """Name of the change that was interrupted."""
     by_hand: str
     """Manual steps if the journal is invalid."""
 
@@ -116,7 +116,7 @@ _HEAL = _Kind(HEAL_JOURNAL, _HEAL_SCHEMA, "files", "a heal", "remove the journal
 
 def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tuple[_T, ...]:
     try:
-        return tuple(map(read, _believed(storage.small_file(kind.path, limit=_LIMIT), kind)))
+        return tuple(map(read, _parsed(storage.small_file(kind.path, limit=_LIMIT), kind)))
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -126,7 +126,7 @@ def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tu
     raise IncompleteError(f"{kind.change} was interrupted, and its journal {kind.path} {problem}: {kind.by_hand}")
 
 
-def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
+def _parsed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
     if not is_intact(data):
         raise ParseError("it does not match its own hash")
     record = parse_object(data, where=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
@@ -178,7 +178,7 @@ def _move(value: Json) -> Move:
 
 
 def _path(text: str) -> str:
-    """Return a path inside the tree, because the journal must not be able to move files out of it."""
+    """Return the path, or raise an error if it is outside the tree, because a journal must not move files out of it."""
     try:
         path = decoded_name(text)
     except UnicodeEncodeError:
@@ -189,15 +189,15 @@ def _path(text: str) -> str:
 
 
 class TrashFolder(NamedTuple):
-    """One checkpoint in the trash."""
+    """A folder in the trash with one checkpoint."""
 
     name: str
     since: float
-    """Unix seconds."""
+    """Time of the move in Unix seconds."""
 
 
 def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
-    """List the folders of earlier prunes, oldest first, leaving out names that are not from ckpttool.
+    """Yield the trash folders of earlier prunes, oldest first; folders of other programs are left out.
 
     Raises:
         IncompleteError: The trash cannot be listed.
@@ -215,14 +215,14 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
 
 
 def trash_folder(name: str) -> TrashFolder | None:
-    """Parse the time from the name of a trash folder; return None if the folder is not from ckpttool."""
+    """Parse the name of a trash folder; return None if the folder is not from ckpttool."""
     match = _TRASHED.fullmatch(name)
     since = _since(match["time"]) if match else None
     return None if since is None else TrashFolder(name, since)
 
 
 def trashed_name(folder: str) -> str:
-    """Return the name of the checkpoint in a trash folder, from the folder's name."""
+    """Return the name of the checkpoint in a trash folder, which is a part of the folder's name."""
     match = _TRASHED.fullmatch(folder)
     return folder if match is None else folder[len(match["time"]) + 1 :].rstrip("+")
 

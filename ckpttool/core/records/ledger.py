@@ -1,8 +1,8 @@
-"""Results of earlier verifications, so that an unchanged file need not be read again.
+"""Ledger of earlier verifications, which avoids reading an unchanged file again.
 
-The ledger is in the user's cache, never in the tree: `verify` changes nothing there. If the ledger is damaged in any
-way, it is ignored, and the files are read. It cannot detect bit rot in a file whose size and times are unchanged, so
-the results expire.
+The ledger is in the user's cache, because `verify` changes nothing in the tree. If the ledger is damaged in any way, it
+is ignored, and the files are read. It cannot detect bit rot in a file whose size and times are unchanged, so the
+results expire.
 """
 
 from __future__ import annotations
@@ -49,56 +49,59 @@ from ckpttool.core.write.files import replace as write
 SCHEMA = "ckpttool/ledger/1"
 
 LEDGER_LIMIT = ByteCount(128 << 20)
-"""In bytes. A shard takes about 500, and its notes at most `_MOST_NOTED` more."""
+"""Maximum size in bytes. A shard takes about 500, and its notes at most `_MOST_NOTED` more."""
 
 _MOST_NOTED = 1000
-"""Maximum bytes of the notes of a shard; a shard with longer notes is read each time."""
+"""Maximum size of a shard's notes in bytes; a shard with longer notes is read each time."""
 
 MOST_SHARDS = 1 << 16
-"""Maximum number of shards: eight checkpoints of 8,192 ranks. The last verified shards stay."""
+"""Maximum number of shards, latest first, which is enough for eight checkpoints of 8,192 ranks."""
 
 RACY_SECONDS = 2
-"""As in git: FAT stores mtimes in steps of 2 s, so a file may change again without a new mtime."""
+"""Resolution of file times in seconds.
+
+FAT stores mtimes in steps of 2 s, so a file may change again without a new mtime. git uses the same rule.
+"""
 
 _BESIDE = ("path", "tensor", "expected", "actual", "remedy")
 """Optional fields of a shard's note."""
 
 PATIENCE_SECONDS = 5.0
-"""Seconds to wait for another writer. Without the ledger, the next run only has to read again."""
+"""Maximum time in seconds to wait for another writer; without the ledger, the next run only has to read again."""
 
 SAVE_SECONDS = 30.0
-"""Seconds between saves: each writes the complete ledger, which is too slow after each of hundreds of checkpoints."""
+"""Minimum time in seconds between saves, because each writes the complete ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A shard whose every byte was read, with a matching checksum and no findings except notes."""
+    """Result for a shard that was read completely, with a matching checksum and no findings except notes."""
 
     stamp: FileStamp
-    """The file that was read."""
+    """Stamp of the file when it was read."""
     verified_at: int
-    """Unix seconds."""
+    """Time of the verification in Unix seconds."""
     seal: str | None
-    """xxh3-128 of a manifest used in the comparison; None if only its own checksum was compared."""
+    """xxh3-128 of the manifest used in the comparison; None if only the file's own checksum was compared."""
     report: ShardReport
-    """The result; the reader adds rank, role and level."""
+    """The report; the reader adds rank, role and level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The saved results about a tree."""
+    """Saved results for a tree."""
 
     shards: Mapping[str, Remembered] = field(default_factory=dict)
-    """Path relative to the tree's root -> result."""
+    """Results by path relative to the tree's root."""
     tensors: Mapping[str, KnownTensors] = field(default_factory=dict)
-    """Path relative to the tree's root -> digests."""
+    """Digests by path relative to the tree's root."""
 
 
 def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
-    """Return the file of this tree's ledger; None if there is no cache folder.
+    """Return the path of a tree's ledger; None if there is no cache folder.
 
     Args:
-        root: The tree, whose ledger is the same through any link.
+        root: The tree; its ledger is the same through any link.
         environment: The environment of the process.
         disk: The result of `disk_identity`. Machines that share a home folder may have different trees under the same
             path, and each result applies to one machine's tree only.
@@ -114,8 +117,8 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: 
 
 
 def load(place: str | None) -> Ledger:
-    """Read a ledger; return an empty ledger if it is missing or damaged."""
-    return Ledger() if place is None else _believed(_content(place))
+    """Read a ledger; a missing or damaged ledger is empty."""
+    return Ledger() if place is None else _parsed(_content(place))
 
 
 def _content(place: str) -> bytes:
@@ -126,7 +129,7 @@ def _content(place: str) -> bytes:
         return b""
 
 
-def _believed(data: bytes) -> Ledger:
+def _parsed(data: bytes) -> Ledger:
     try:
         return _ledger(data) if is_intact(data) else Ledger()
     except ValueError:  # a ParseError is also a ValueError
@@ -134,7 +137,7 @@ def _believed(data: bytes) -> Ledger:
 
 
 def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max_age: float) -> ShardReport | None:
-    """Return the report on a shard that was verified before and has not changed since.
+    """Return the report on a shard that was verified before and has not changed since; None if there is no such report.
 
     Only tasks of level CHECKSUM without hashes use the ledger: headers are cheaper to read than to store, and the
     numbers and digests that other tasks need are not stored.
@@ -143,7 +146,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         ledger: The ledger of the task's tree.
         task: The task to check.
         stamp: The current stamp of the file.
-        now: Unix seconds.
+        now: Current time in Unix seconds.
         max_age: Maximum age of an earlier verification in seconds.
     """
     remembered = ledger.shards.get(task.path)
@@ -160,7 +163,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
 
 
 def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
-    """Save the good reports, and remove shards that are no longer good.
+    """Save the good reports in the ledger, and remove shards that are no longer good.
 
     If the cache cannot be written, nothing is saved or reported, because the answer does not depend on the ledger.
 
@@ -185,7 +188,7 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
         ensure_folder(str(Path(place).parent), mode=0o700)
         with locked(place, timeout=PATIENCE_SECONDS):
             data = _content(place)
-            before = _believed(data)
+            before = _parsed(data)
             after = {
                 path: remembered for path, remembered in {**before.shards, **news}.items() if remembered is not None
             }
@@ -228,7 +231,7 @@ def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
 
 
 def _is_utf8(path: str) -> bool:
-    """Return whether JSON can represent the path; other shards are read each time."""
+    """Return whether JSON can represent a path; shards with other paths are read each time."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -260,7 +263,7 @@ def _line(path: str, remembered: Remembered) -> dict[str, object]:
 
 
 def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Encode the notes about a shard; the reader adds its owner."""
+    """Encode the notes about a shard, without its path and ranks, which the reader adds."""
     records = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
     return [{name: value for name, value in record.items() if value is not None} for record in records]
 
@@ -308,7 +311,7 @@ def _known(line: JsonObject) -> Remembered:
 
 
 class Memory:
-    """A tree's ledger, read once; new entries are written from time to time, and at the end."""
+    """The ledger of one tree, read once; new entries are written from time to time, and at the end."""
 
     def __init__(
         self, storage: Storage, place: str | None, *, max_age: float, clock: Callable[[], float] = time.time
@@ -325,21 +328,21 @@ class Memory:
         self._saved_at = clock()
 
     def keeps(self, report: ShardReport) -> bool:
-        """Return whether a report is stored, so that the next run need not read its file."""
+        """Return whether a report will be stored, so that the next run need not read its file."""
         return self._place is not None and (report.remembered or _remembered(report, None, self._began) is not None)
 
     def recall(self, task: CheckTask) -> ShardReport | None:
-        """Return the report on an unchanged file that was verified before; None if it must be read."""
+        """Return the report on an unchanged file that was verified before; None if the file must be read."""
         if task.path not in self._ledger.shards:
             return None
         try:
             stamp = self._storage.stamp(task.path)
-        except OSError:  # the check itself will report its problem
+        except OSError:  # the check itself will report the problem
             return None
         return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
 
     def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
-        """Return schema hash and digests of a file that was read before and has not changed since; None if unknown."""
+        """Return the schema hash and digests of an unchanged file that was read before; None if unknown."""
         tensors = self._ledger.tensors.get(path)
         try:
             stamp = None if tensors is None else self._storage.stamp(path)
@@ -350,7 +353,7 @@ class Memory:
         return tensors.schema_hash, tensors.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
-        """Add verified reports and remove bad ones. `save` writes the reports that are still pending."""
+        """Add verified reports and remove bad ones; `save` writes the pending reports."""
         for report in reports:
             self._reports[report.path] = report
             if report.path in seals:
@@ -359,7 +362,7 @@ class Memory:
             self.save()
 
     def save(self) -> None:
-        """Write new entries."""
+        """Write the pending entries."""
         save(self._place, self._reports.values(), seals=self._seals, began=self._began)
         self._reports, self._seals = {}, {}
         self._saved_at = self._clock()

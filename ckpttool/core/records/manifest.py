@@ -1,4 +1,4 @@
-"""The manifest that `ckpttool seal` writes as JSON, with one shard per line and the same bytes for the same seal.
+"""Manifests that `ckpttool seal` writes as JSON, with one shard per line and the same bytes for the same seal.
 
 A manifest is used only if it is intact, of this version, and in its own location.
 """
@@ -38,10 +38,10 @@ from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import OfSeveral, Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
-"""Maximum size: 8,192 ranks with 10 GB each need 50 MB."""
+"""Maximum size in bytes: 8,192 ranks with 10 GB each need 50 MB."""
 
 MOST_BESIDE = 1000
-"""Maximum number of seals of a save in an object store that are combined; the latest are used."""
+"""Maximum number of a save's seals in an object store that are combined, latest first."""
 
 _BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
 _SHARE = re.compile(r"[1-9][0-9]{0,5}-of-[1-9][0-9]{0,5}\.json")
@@ -54,7 +54,7 @@ _TO_ESCAPE = re.compile("[%\udc80-\udcff]")
 
 
 class ManifestProblem(NamedTuple):
-    """An unusable manifest, which makes the checkpoint neither verified nor damaged."""
+    """Error of an invalid manifest, which makes the checkpoint neither verified nor damaged."""
 
     finding: Finding
 
@@ -65,10 +65,10 @@ class ManifestProblem(NamedTuple):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Encode a manifest; `read_manifest` reads the same value back.
+    """Encode a manifest; `read_manifest` decodes it.
 
     There is one line per shard, so that `grep` and `diff` work. All digests of a shard's chunks are one text, because a
-    list would make the manifests of the largest runs five times as expensive to read.
+    list would make the manifests of the largest runs five times as slow to read.
     """
     head = {
         "schema": f"ckpttool/manifest/{manifest.version}",
@@ -121,12 +121,12 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     """Read all manifests of a save as one: the save's own manifest, added manifests, and those of each machine.
 
     If they disagree about a shard, the first record counts. On disks the disagreement is also reported, because one of
-    the manifests describes other bytes. A save's own manifest, however, overrides the added ones on the same disk,
+    the manifests describes other bytes. However, a save's own manifest overrides the added ones on the same disk,
     because the save was sealed again.
 
     Args:
         storage: The tree.
-        place: The place that the layout returns.
+        place: The location that the layout returns.
 
     Returns:
         The manifest; the reason why it is invalid (truncated, edited, of another checkpoint, written by a newer
@@ -141,7 +141,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     if problem is not None:
         return problem
     manifests = [(owner, path, manifest) for owner, path, manifest in matches if isinstance(manifest, Manifest)]
-    if len(manifests) < 2:  # noqa: PLR2004  nothing to join
+    if len(manifests) < 2:  # noqa: PLR2004  a single manifest
         return manifests[0][2] if manifests else None
     if is_object_store(storage.root):
         claims = [(seal, path) for _, path, manifest in manifests for seal in manifest.shards]
@@ -150,7 +150,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
 
 
 def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> Manifest | ManifestProblem | None:
-    """Read one manifest of a save without additions; if no path is given, the manifest at the save's own place."""
+    """Read one manifest of a save, without additions; by default, the manifest at the save's own location."""
     return _read_one(storage, place, path or place.path)
 
 
@@ -166,9 +166,9 @@ def added_manifests(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
-    """Read the manifests at a path, one per machine, with the machine's name."""
+    """Read the manifests at a path, one per machine, with the names of the machines."""
     if isinstance(storage, OfSeveral):
-        with suppress(OSError):  # the caller's own read reports why it cannot be read
+        with suppress(OSError):  # the caller's own read reports the problem
             documents = storage.of_each(path)
             if documents:
                 return [(host, _parsed(content, place, path)) for host, content in documents]
@@ -176,7 +176,7 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
 
 
 _Owned: TypeAlias = tuple[str, str, Manifest]
-"""The machine of a manifest, if there are several machines, with the manifest's path and contents."""
+"""The machine's name (empty if there is only one machine), and the path and contents of its manifest."""
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
@@ -248,18 +248,18 @@ def _parsed(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProb
     if head is not None and int(head[1]) > VERSION:
         return _newer(path, int(head[1]))
     try:
-        return _believed(data, place, path)
+        return _validated(data, place, path)
     except ParseError as error:
         return _unreadable(path, f"the manifest cannot be trusted ({error})")
 
 
-def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
-    """Return the manifest if it is valid.
+def _validated(data: bytes, place: SealPlace, path: str) -> Manifest:
+    """Parse a manifest and check that it is valid.
 
     Raises:
         ParseError: The manifest is invalid; the error has the complete message, or the invalid key.
     """
-    # The hash comes first, because a damaged file need not be parsed.
+    # The hash is checked first, because a damaged file need not be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash")
     record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
@@ -293,7 +293,7 @@ def _unreadable(path: str, problem: str) -> ManifestProblem:
 
 
 def _manifest(record: JsonObject, path: str) -> Manifest:
-    # Keys not at the start of the head are checked here again: JSON allows any order.
+    # Keys that are not at the start are checked again here, because JSON allows any order.
     schema = get_str(record, "schema", where=path)
     if schema != f"ckpttool/manifest/{VERSION}":
         raise ParseError(f"expected ckpttool/manifest/{VERSION}, found {schema!a:.80}", where=path, key="schema")
@@ -357,7 +357,7 @@ def _healed(record: JsonObject, where: str) -> Healed:
 
 
 def _one_of(members: type[Enum], record: JsonObject, key: str, where: str) -> str:
-    """Return a member of an enumeration."""
+    """Return the value under `key`, which must be the value of a member of the enumeration."""
     text = get_str(record, key, where=where)
     values = [member.value for member in members]
     if text not in values:
@@ -373,7 +373,7 @@ def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str
 
 
 def _name(record: JsonObject, key: str, where: str) -> str:
-    """Decode a name whose bytes that are not UTF-8 were encoded as `%XX`."""
+    """Decode a name in which bytes that are not UTF-8 were encoded as `%XX`."""
     text = get_str(record, key, where=where)
 
     def unescaped(match: re.Match[str]) -> str:

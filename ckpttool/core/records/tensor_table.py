@@ -1,4 +1,4 @@
-"""Digests of tensors in our records: each list of names is stored once, and so are the digests of equal shards."""
+"""Digests of tensors in ckpttool's own records; equal lists of names or digests are stored only once."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _HEX = re.compile("(?:[0-9a-f]{2})+")
 
 
 class TensorTable:
-    """The encoded tensors of several shards."""
+    """Encoded tensor digests of several shards."""
 
     __slots__ = ("_names", "_rows", "nbytes")
 
     def __init__(self, shards: Iterable[TensorDigests | None] = ()) -> None:
-        """Start with the digests of the shards; None for a shard without known digests."""
+        """Create a table with the digests of the shards; None for a shard without known digests."""
         self.nbytes = 0
-        """Approximate length of the encoded table."""
+        """Approximate length of the encoded table in bytes."""
         self._names: dict[tuple[str, ...], int] = {}
         self._rows: dict[tuple[int, bytes], int] = {}
         for digests in shards:
             self.add(digests)
 
     def add(self, digests: TensorDigests | None) -> int | None:
-        """Add the digests of one shard, and return their place in the table; None if the digests are unknown."""
+        """Add the digests of one shard, and return their row in the table; None if the digests are unknown."""
         if not digests:
             return None
         names = self._names.get(digests.names)
@@ -59,7 +59,7 @@ class TensorTable:
         return self._rows[row]
 
     def member(self) -> str:
-        """Encode the table as a member of a JSON object, with the comma before it; empty for an empty table."""
+        """Encode the table as a member of a JSON object, with a leading comma; empty for an empty table."""
         if not self._rows:
             return ""
         names = ",\n".join(f"      {json.dumps(names)}" for names in self._names)
@@ -74,7 +74,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
     """Return the rows of the table in a record; empty if the record has no table.
 
     Raises:
-        ParseError: The table does not have our form.
+        ParseError: The table has a different form.
     """
     if "tensors" not in record:
         return ()
@@ -87,7 +87,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
 
 
 def row_of(record: JsonObject, rows: tuple[TensorDigests, ...], *, where: str) -> TensorDigests | None:
-    """Return the tensors of a shard's line, from the rows of the table; None if the line has no tensors.
+    """Return the tensor digests for a shard's line, from the rows of the table; None if the line has none.
 
     Raises:
         ParseError: The line refers to a row that does not exist.
@@ -109,7 +109,7 @@ def _names(value: Json, where: str) -> tuple[str, ...]:
 
 def _row(value: Json, names: list[tuple[str, ...]], where: str) -> TensorDigests:
     pair = as_list(value, where=where, key="xxh3_64")
-    if len(pair) != 2:  # noqa: PLR2004  whose names, and their digests
+    if len(pair) != 2:  # noqa: PLR2004  names and digests
         raise ParseError("expected a number and a text", where=where, key="xxh3_64")
     place = as_int(pair[0], where=where, key="xxh3_64")
     text = as_str(pair[1], where=where, key="xxh3_64")
@@ -123,12 +123,12 @@ _MOST_SHARDS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTensors:
-    """Tensor digests from a complete read of a shard, proven by a checksum or not."""
+    """Tensor digests from a complete read of a shard, which a checksum may or may not confirm."""
 
     stamp: FileStamp
-    """The file that was read."""
+    """Stamp of the file when it was read."""
     read_at: int
-    """Unix seconds."""
+    """Time of the read in Unix seconds."""
     schema_hash: str | None
     digests: TensorDigests
 
@@ -156,7 +156,7 @@ def encoded_tensors(tensors: Mapping[str, KnownTensors]) -> str:
 
 
 def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
-    """Decode the output of `encoded_tensors`, by path; empty if the record has none.
+    """Decode the output of `encoded_tensors`, by path; empty if the record has no tensors.
 
     Raises:
         ParseError: The record has a different form.

@@ -1,4 +1,4 @@
-"""Storage backends: `open_storage` opens a root of any kind, and all reads go through this function."""
+"""Storage backends. `open_storage` opens a root of any kind, and all reads go through this function."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ STORAGES: dict[str, Callable[[str], Storage]] = {
     "": LocalStorage,
     **dict.fromkeys(OBJECT_STORES, _objects),
 }
-"""Scheme before `://` -> function that opens the root; a folder has no scheme. Features may add others."""
+"""Function that opens a root, by the scheme before `://`; a folder has no scheme. Features may add schemes."""
 
 _SAME_STORES = {
     **dict.fromkeys(("s3a", "s3n"), "s3"),
     "gcs": "gs",
     **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "az"),
 }
-"""Aliases of the supported object stores in other programs."""
-_SPEAK_S3 = frozenset(
+"""Schemes that other programs use for the supported object stores."""
+_S3_COMPATIBLE = frozenset(
     {"bos", "ceph", "cos", "cosn", "ks3", "minio", "obs", "oci", "oss", "r2", "swift", "tos", "tosfs"}
 )
-"""Schemes of S3-compatible stores with their own address."""
+"""Schemes of S3-compatible stores, which have their own address."""
 
-_TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
-"""Text after `://` that includes a password."""
+_WITH_CREDENTIALS = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
+"""Pattern of a URL, after `://`, that includes a password."""
 _TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
 _SIGNED = r"(?i)([?&](?:x-amz-|x-goog-)?(?:signature|security-token|credential|sig|token)=)[^&\s]+"
-"""The signature part of a URL that gives access to an object."""
+"""Pattern of a URL's signature, which gives access to an object."""
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
 def open_storage(root: str) -> Storage:
-    """Return the storage below a root, without reading anything yet.
+    """Return the storage for a root, without reading anything yet.
 
     Raises:
         UsageError: The form of the root is unknown.
@@ -60,7 +60,7 @@ def _opener(root: str) -> Callable[[str], Storage]:
         UsageError: No storage supports the root, or it includes a password or signature.
     """
     scheme, path = _split(root)
-    if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
+    if scheme and re.fullmatch(_WITH_CREDENTIALS, path):
         raise UsageError(
             f"{scheme}:// with a password is refused, because it is visible in the process list: set it in the "
             f"environment"
@@ -86,7 +86,7 @@ def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
 def _other_scheme(scheme: str) -> str:
     if scheme in _SAME_STORES:
         return f"write {_SAME_STORES[scheme]}:// for this store"
-    if scheme in _SPEAK_S3:
+    if scheme in _S3_COMPATIBLE:
         return (
             "this store has an S3 interface: set AWS_ENDPOINT_URL to its address and give the folder as "
             "s3://BUCKET/FOLDER"
@@ -97,12 +97,12 @@ def _other_scheme(scheme: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text for people, with passwords and signatures removed from URLs, since commands may contain these."""
+    """Return a text without the passwords and signatures in URLs, because commands may contain these."""
     return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
 def forget_listings(root: str) -> None:
-    """Forget the cached listings of a root, because a new question begins."""
+    """Drop the cached listings of a root, so that the next command sees its current contents."""
     if is_object_store(root):
         from ckpttool.core.storage.objects import forget
 
@@ -135,12 +135,12 @@ def is_local(root: str) -> bool:
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root is in an object store: `seal` can add to a store, but loading needs a copy on disk."""
+    """Return whether a root is in an object store, where `seal` can add files, but loading needs a copy on disk."""
     return _split(root)[0] in OBJECT_STORES
 
 
 def assert_changeable(root: str) -> None:
-    """Check that a root is a folder on this machine, because nothing is written anywhere else.
+    """Raise an error unless a root is a folder on this machine, because nothing is written anywhere else.
 
     Raises:
         UnsafeError: The root is not a folder on this machine.
@@ -155,7 +155,7 @@ def assert_changeable(root: str) -> None:
 
 
 def shortest(root: str) -> str:
-    """Return the same root without `.` and `..`, which are removed from the text without following links.
+    """Return a root without `.` and `..`, which are removed from the text without following links.
 
     Raises:
         UsageError: No storage supports the root, or it contains a password or signature.
@@ -175,10 +175,12 @@ def above(root: str) -> str:
 
 
 def path_on_machines(path: str | None, root: str, machine_root: str) -> str | None:
-    """Return a path in or directly above a root as the tree's machines name it; any other path is unchanged.
+    """Return the path that the tree's machines use for a path in or directly above a root.
+
+    Any other path is returned unchanged.
 
     Args:
-        path: A path that begins like `root`; None is returned unchanged.
+        path: A path that begins with `root`; None is returned unchanged.
         root: The path of the tree on this machine.
         machine_root: The path of the tree on its machines.
     """

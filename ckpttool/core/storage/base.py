@@ -1,4 +1,4 @@
-"""The interface to stored bytes: list, stat, and read a range. Each kind of storage is a class in its own module."""
+"""Interface to stored bytes: list folders, stat files, and read ranges. Each storage has its own module."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from ckpttool.core.domain.units import Rank
 
 
 class Kind(Enum):
-    """The kind of a directory entry, after following links."""
+    """Kind of a directory entry, after following links."""
 
     FILE = "file"
     FOLDER = "folder"
     OTHER = "other"
     """A FIFO, device or socket."""
     LOST = "lost"
-    """A dangling link, a loop, or an unreadable target: for example, a disk is not mounted."""
+    """A dangling link, a loop of links, or an unreadable target, for example because a disk is not mounted."""
 
 
 class NotRegularError(OSError):
-    """The path is not a regular file: a FIFO or a device could block or never end."""
+    """The path is not a regular file: a FIFO or a device could block, or have no end."""
 
     modified_ns: int | None = None
-    """Time of the last change, if the complete stamp was requested."""
+    """Time of the last change in nanoseconds since 1970, if the complete stamp was requested."""
 
 
 class LostLinkError(OSError):
-    """The path is a broken link, or a loop of links."""
+    """The path is a broken link or a loop of links."""
 
 
 class OverLimitError(OSError):
-    """The file is larger than any that a trainer writes there."""
+    """The file is larger than the limit, which exceeds any file that a trainer writes."""
 
 
 class ReplacedError(OSError):
-    """The file is not the listed file, because it was overwritten."""
+    """The file was overwritten since it was listed."""
 
 
 class WithheldError(OSError):
@@ -47,18 +47,18 @@ class WithheldError(OSError):
 
 
 class Entry(NamedTuple):
-    """One name in a folder."""
+    """One entry of a folder."""
 
     name: str
     kind: Kind
 
 
 class ByteSource(Protocol):
-    """An open file."""
+    """Interface of an open file."""
 
     @property
     def stamp(self) -> FileStamp:
-        """The file's stamp at opening."""
+        """Stamp of the file when it was opened."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
@@ -75,7 +75,10 @@ class ByteSource(Protocol):
 
 
 class Storage(Protocol):
-    """A place with checkpoints. Paths are POSIX and relative to `root`; '' is the root itself."""
+    """Interface of a storage with checkpoints.
+
+    Paths are POSIX and relative to `root`; an empty path is the root itself.
+    """
 
     @property
     def root(self) -> str:
@@ -101,7 +104,7 @@ class Storage(Protocol):
         ...
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the stamp of a regular file, after following links; the stamp shows whether the file changes later.
+        """Return the stamp of a regular file, after following links; a different stamp later means a changed file.
 
         Raises:
             NotRegularError: The path is not a regular file.
@@ -133,10 +136,12 @@ class Storage(Protocol):
 
 @runtime_checkable
 class OfSeveral(Protocol):
-    """Storage of several machines, each of which may have its own record of a name."""
+    """Storage of several machines, which may have different contents at the same path."""
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return each machine's content of a path, with its name; empty if there is no content or only one machine.
+        """Return each machine's name and its content of a path.
+
+        The result is empty if there is no content or only one machine.
 
         Raises:
             OSError: One of the machines could not read the path.
@@ -148,7 +153,7 @@ class PassedOn:
     """A storage that delegates to another storage; subclasses override some methods."""
 
     def __init__(self, storage: Storage) -> None:
-        """Store the storage to delegate to."""
+        """Store the storage that receives all calls."""
         self.root = storage.root
         self._storage = storage
 
@@ -161,7 +166,7 @@ class PassedOn:
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the stamp of a regular file, after following links; the stamp shows whether the file changes later."""
+        """Return the stamp of a regular file, after following links; a different stamp later means a changed file."""
         return self._storage.stamp(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
@@ -192,12 +197,12 @@ _OTHER_USER: dict[type[OSError], str] = {
 
 
 def remedy_of(error: OSError) -> str | None:
-    """Return a remedy if a storage denies access; None if there is no known remedy."""
+    """Return a remedy for a storage that denies access; None if there is no known remedy."""
     return LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error))
 
 
 def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
-    """Report a file that a storage cannot read."""
+    """Return a finding about a file that a storage cannot read."""
     return unknown(
         Code.UNREADABLE,
         f"cannot be read ({error.strerror or error}): unknown, not damaged",
@@ -208,7 +213,7 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
 
 
 class ShrankError(OSError):
-    """The file ended before the range did: it was truncated during the read.
+    """The file ended inside a range, because it was truncated during the read.
 
     Attributes:
         offset: First missing byte.

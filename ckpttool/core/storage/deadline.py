@@ -1,4 +1,4 @@
-"""Limit the wait for other code, which cannot be stopped in any other way."""
+"""Time limit for calls of other code, which cannot be stopped in any other way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def within(seconds: float, work: Callable[[], R], label: str) -> R:
 
     Raises:
         TimeoutError: The function took too long.
-        Exception: Any exception that the work raises.
+        Exception: The function raised this exception.
     """
     done: list[R] = []
     failed: list[BaseException] = []

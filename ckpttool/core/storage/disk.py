@@ -1,4 +1,4 @@
-"""A file system's free space and write permission. Only this module queries them, so that tests can fake them."""
+"""Free space and write permissions of a file system, which only this module queries so that tests can fake them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Disk", "LocalDisk", "Room"]
 
 
 class Disk(Protocol):
-    """A file system, or a fake file system for tests."""
+    """Interface of the file systems, with a fake for tests."""
 
     def nearest(self, folder: str) -> str:
         """Return the folder, or the nearest existing folder above it."""
         ...
 
     def room(self, folder: str) -> Room:
-        """Return the free space.
+        """Return the free space in a folder's file system.
 
         Raises:
             OSError: The file system does not report it.
@@ -31,7 +31,7 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """The file systems mounted here."""
+    """File systems that are mounted on this machine."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class LocalDisk:
         return folder or "."
 
     def room(self, folder: str) -> Room:
-        """Call `statvfs`; the result excludes root's reserve, and ignores quotas and concurrent writers."""
+        """Return the result of `statvfs`, which excludes root's reserve, and ignores quotas and concurrent writers."""
         status = os.statvfs(folder)
         return Room(
             free_bytes=status.f_bavail * status.f_frsize,
@@ -50,5 +50,5 @@ class LocalDisk:
         )
 
     def is_writable(self, folder: str) -> bool:
-        """Return the system's answer, which includes read-only mounts and access control lists."""
+        """Return whether the system permits writing, with regard to read-only mounts and access control lists."""
         return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)

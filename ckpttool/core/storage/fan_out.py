@@ -1,7 +1,8 @@
-"""Run many small waits in parallel, but only if there is something to wait for.
+"""Parallel execution of many short waits, if there is something to wait for.
 
 On a warm local disk, threads gain nothing; on a network file system with 2 ms per call, they are 12 to 40 times as
-fast. So work begins in this thread and moves to a pool as soon as the kernel shows that this thread keeps waiting.
+fast. Therefore, work begins in the calling thread and moves to a pool when the kernel shows that this thread keeps
+waiting.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PROBE_ITEMS = 8
-"""Number of items done before the first measurement: enough to decide, and not noticeable at 2 ms per call."""
+"""Number of items before the first measurement: enough to decide, and not noticeable at 2 ms per call."""
 
 WORKERS = 32
-"""More than 64 threads are slower again; 32 spare the metadata servers."""
+"""Number of threads for a file system; more than 64 are slower again, and 32 spare the metadata servers."""
 
 
 STORE_WORKERS = 64
-"""An object store takes 20 ms for a request that a disk answers immediately; more workers do not help."""
+"""Number of threads for an object store, which takes 20 ms for a request that a disk answers immediately.
+
+More threads do not help.
+"""
 
 
 def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
     """Apply `work` to every item and yield the results in the order of the items.
 
-    If this thread has to wait for the disk, the remaining items are given to `WORKERS` threads.
+    If this thread has to wait for the disk, `WORKERS` threads process the remaining items.
     """
     done: list[R] = []
     index = 0
@@ -43,7 +47,7 @@ def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 class Probe:
-    """Detects whether this thread keeps waiting: a voluntary context switch means that it waited for the disk."""
+    """Measurement of whether this thread keeps waiting, by its voluntary context switches."""
 
     def __init__(self) -> None:
         """Start counting."""
@@ -63,5 +67,5 @@ def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 def sleeps() -> int:
-    """Count how often this thread has slept so far; on macOS, which counts per process, how often all threads have."""
+    """Return how often this thread has slept so far; on macOS, how often all threads of the process have."""
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw

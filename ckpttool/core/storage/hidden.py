@@ -1,4 +1,4 @@
-"""A view of a tree with some files hidden."""
+"""View of a tree with some files hidden."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class HiddenStorage(PassedOn):
         """Wrap the actual tree; nothing is hidden yet."""
         super().__init__(storage)
         self.hidden: AbstractSet[str] = frozenset()
-        """Paths relative to the root, of files, and of folders with their contents."""
+        """Hidden files and folders (with their contents), as paths relative to the root."""
         self._entries: dict[str, list[Entry]] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._files: dict[str, bytes] = {}
 
     def _assert_shown(self, path: str) -> None:
-        """Treat a path as missing if the path or a folder above it is hidden.
+        """Raise an error if the path or a folder above it is hidden.
 
         Raises:
             FileNotFoundError: The path is hidden.
@@ -49,14 +49,14 @@ class HiddenStorage(PassedOn):
         return super().kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp as of the first request."""
+        """Return the stamp that the file had at the first request."""
         self._assert_shown(path)
         if path not in self._stamps:
             self._stamps[path] = super().stamp(path)
         return self._stamps[path]
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a complete record file, once."""
+        """Read a complete record file; later calls return the same bytes."""
         self._assert_shown(path)
         if path not in self._files:
             self._files[path] = super().small_file(path, limit=limit)

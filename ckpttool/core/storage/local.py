@@ -1,4 +1,4 @@
-"""A folder of the local file system, or of anything mounted there."""
+"""Storage in a folder of the local file system, or of any file system that is mounted there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, LostLinkError, N
 
 
 class LocalSource:
-    """An open local file, read by `pread`.
+    """An open local file, which is read by `pread`.
 
     mmap is not used, because a file that shrinks would raise SIGBUS, and page faults keep the GIL.
     """
@@ -31,7 +31,7 @@ class LocalSource:
         os.close(self._fd)
 
     def fileno(self) -> int:
-        """Return the open descriptor, which is needed to give the kernel read hints."""
+        """Return the open descriptor, through which the kernel is given read hints."""
         return self._fd
 
     def read(self, offset: int, length: int) -> bytes:
@@ -55,7 +55,7 @@ class LocalSource:
 
 
 class LocalStorage:
-    """A folder of the local file system (or whatever is mounted there)."""
+    """Storage in a folder of the local file system, or of any file system that is mounted there."""
 
     __slots__ = ("root",)
 
@@ -75,7 +75,7 @@ class LocalStorage:
                 return [
                     entry_of((entry.name, _FILE if entry.is_file() else _kind_of_other(entry))) for entry in listing
                 ]
-        except OSError:  # a loop of links must not hide the other names
+        except OSError:  # one loop of links must not hide the other names
             return self._entries_with_care(full)
 
     def _entries_with_care(self, full: str) -> list[Entry]:
@@ -83,7 +83,7 @@ class LocalStorage:
             with os.scandir(full) as listing:
                 return [Entry(entry.name, _kind(entry)) for entry in listing]
         except OSError as error:
-            raise _in_plain_words(error, full) from None
+            raise _specific_error(error, full) from None
 
     def kind(self, path: str) -> Kind:
         """Return the kind of a path, after following links."""
@@ -91,15 +91,15 @@ class LocalStorage:
         try:
             mode = os.stat(full).st_mode
         except OSError as error:
-            raise _in_plain_words(error, full) from None
+            raise _specific_error(error, full) from None
         if S_ISREG(mode):
             return _FILE
         return _FOLDER if S_ISDIR(mode) else Kind.OTHER
 
     def stamp(self, path: str) -> FileStamp:
-        """Return size, mtime and inode of a regular file, after following links."""
+        """Return the size, mtime and inode of a regular file, after following links."""
         status = os.stat(f"{self.root}/{path}")
-        if not S_ISREG(status.st_mode):  # as `_stamp`, without one call per file
+        if not S_ISREG(status.st_mode):  # same as `_stamp`, without one call per file
             error = NotRegularError(errno.EINVAL, "not a regular file", path)
             error.modified_ns = status.st_mtime_ns
             raise error
@@ -110,10 +110,10 @@ class LocalStorage:
         try:
             fd = os.open(self._full(path), _READ_FLAGS)
         except OSError as error:
-            raise _in_plain_words(error, self._full(path)) from None
+            raise _specific_error(error, self._full(path)) from None
         try:
             data = os.read(fd, _FIRST_READ)
-            # Read only if it is unusual, because a tree has thousands of these files.
+            # Only unusual files are checked further, because a tree has thousands of these files.
             if (not data or len(data) == _FIRST_READ) and _stamp(os.fstat(fd), path).size > limit:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
             more = os.read(fd, _FIRST_READ) if data else b""
@@ -127,7 +127,7 @@ class LocalStorage:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from None
         finally:
             os.close(fd)
-        if size > limit:  # it is small, has grown, or is in /proc, where all sizes are 0
+        if size > limit:  # the file is small, has grown, or is in /proc, where all sizes are 0
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return b"".join(parts)
 
@@ -136,7 +136,7 @@ class LocalStorage:
         try:
             fd = os.open(self._full(path), _READ_FLAGS)
         except OSError as error:
-            raise _in_plain_words(error, self._full(path)) from None
+            raise _specific_error(error, self._full(path)) from None
         try:
             return LocalSource(fd, _stamp(os.fstat(fd), path))
         except OSError:
@@ -147,19 +147,19 @@ class LocalStorage:
 # O_NONBLOCK: opening a FIFO without a writer must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Smaller than the limit, because the buffer is allocated before the size of the file is known.
+# This is smaller than the limit, because the buffer is allocated before the size of the file is known.
 _FIRST_READ, _LATER_READS = 16 << 10, 1 << 20
 
 
-# A tree has tens of thousands of entries, and a named tuple spends half of its time in its Python constructor.
+# Named tuples are avoided, because half of their time is in the Python constructor, and a tree has many entries.
 _entry = partial(tuple.__new__, Entry)
 _FILE, _FOLDER = Kind.FILE, Kind.FOLDER
 
 _LOST = {errno.ENOENT: "a broken link", errno.ELOOP: "a circular link"}
 
 
-def _in_plain_words(error: OSError, full: str) -> OSError:
-    """Distinguish a broken link from a missing file."""
+def _specific_error(error: OSError, full: str) -> OSError:
+    """Return a more specific error if a broken link caused it, and not a missing file."""
     if error.errno in _LOST and os.path.islink(full):
         return LostLinkError(error.errno, _LOST[error.errno], full)
     return error
@@ -175,13 +175,13 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Distinguish a folder and a broken link from other entries that are not files."""
+    """Return the kind of an entry that is not a file: a folder, a broken link, or another entry."""
     if entry.is_dir():
         return _FOLDER
     try:
         entry.stat()
     except FileNotFoundError:
-        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or deleted after it was listed
+        return Kind.LOST if entry.is_symlink() else Kind.OTHER  # or it was deleted after it was listed
     return Kind.OTHER
 
 
@@ -192,7 +192,7 @@ def _stamp(status: os.stat_result, path: str) -> FileStamp:
 
 
 def _stamped(status: os.stat_result) -> FileStamp:
-    # As `FileStamp.on_disk`, in half the time: a tree has tens of thousands.
+    # Same as `FileStamp.on_disk` in half the time, because a tree has tens of thousands of files.
     stamp, mtime_ns = _new(FileStamp), status.st_mtime_ns
     _set_size(stamp, status.st_size)
     _set_token(stamp, (mtime_ns, status.st_ino))

@@ -1,4 +1,4 @@
-"""The file system of a path, and whether other machines see this file system."""
+"""File system of a path, and whether other machines see it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _LOCAL = frozenset({
     # These programs add a layer over a disk of this machine.
     "fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g",
 })  # fmt: skip
-"""Types in neither list are unknown: `9p` and `virtiofs` share a folder of the host, which may be on any disk; `autofs`
-is not mounted yet; a bare `fuse` does not name its program."""
+"""Types of file systems on this machine.
+
+Types that are neither in this list nor in the next are unknown. `9p` and `virtiofs` share a folder of the host, which
+may be on any disk; `autofs` is not mounted yet; a bare `fuse` does not name its program.
+"""
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def mount_table() -> str:
-    """Return the kernel's mount table of this process; empty if the system has no such table."""
+    """Return the kernel's mount table for this process; empty if the system has no such table."""
     return _text("/proc/self/mountinfo")
 
 
@@ -47,9 +50,9 @@ def mount_of(path: str, table: str) -> Mount:
     """Return the file system that contains a path, after following links.
 
     Args:
-        path: A file or folder; every machine sees the contents of an object store.
+        path: A file, a folder, or an object store, which every machine sees.
         table: The mount table in the form of `/proc/self/mountinfo`. If there are several mounts at the same path, the
-        last covers the others.
+            last covers the others.
     """
     if not is_local(path):
         kind, _, place = path.partition("://")
@@ -59,7 +62,7 @@ def mount_of(path: str, table: str) -> Mount:
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
         fields, system = before.split(" "), after.split(" ")
-        if len(fields) < 6 or len(system) < 2:  # noqa: PLR2004  proc(5): six fields at least, then type and source
+        if len(fields) < 6 or len(system) < 2:  # noqa: PLR2004  proc(5): at least six fields, then type and source
             continue
         point = _unescaped(fields[4])
         if len(point) >= len(best) and (real_path == point or real_path.startswith(point.rstrip("/") + "/")):
@@ -70,7 +73,7 @@ def mount_of(path: str, table: str) -> Mount:
 def _reach(kind: str) -> Reach:
     if kind in _LOCAL:
         return Reach.LOCAL
-    # Named FUSE programs with checkpoints that are not in the list above are network file systems in practice.
+    # FUSE programs that are used for checkpoints and are not in the list above are network file systems in practice.
     return Reach.SHARED if kind in _SHARED or kind.startswith("fuse.") else Reach.UNKNOWN
 
 
@@ -83,7 +86,7 @@ def disk_identity(path: str, *, table: str, boot: str) -> str:
     """Return a string that is equal for the same disk, and differs between the disks of two machines.
 
     A shared disk is identified by its source, on every machine. Every other disk is identified by its device on this
-    machine: after a restart it counts as a different disk, which costs a second check but never gives a wrong answer.
+    machine. After a restart it counts as a different disk, which causes a second check but never a wrong answer.
 
     Args:
         path: A folder on the disk.
@@ -104,9 +107,9 @@ def disk_id(root: str) -> str:
     """Return an ID of a tree's disk, as a hash to keep the machine's name for the disk private.
 
     Args:
-        root: The tree; if it does not exist, the result is the ID of the disk on which it would be.
+        root: The tree; if it does not exist, the result is the ID of the disk on which it would be created.
     """
-    from xxhash import xxh3_128_hexdigest  # a library that most starts do not need
+    from xxhash import xxh3_128_hexdigest  # most commands do not need this library
 
     place = os.path.abspath(root)
     while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may also be inaccessible

@@ -1,4 +1,4 @@
-"""Listing of a bucket: complete trees by one recursive list, and the folders above the trees by names only."""
+"""Listing of a bucket: trees by one recursive request, and the folders above them by names only."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 200_000
 """Maximum number of objects listed below a folder (200 requests) before a deeper folder is requested."""
 LISTING_SECONDS = 120.0
-"""Time limit for a folder's names, or for a page of everything below it: otherwise a store could report more pages
-forever."""
+"""Time limit in seconds for a folder's names, or for one page of a recursive listing.
+
+Without a limit, a store could return pages forever.
+"""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
-"""A key that no bucket has."""
-_STROLL = 8
-"""After this many folders have been listed individually, all their siblings are listed together."""
+"""Key that exists in no bucket."""
+_LISTED_ALONE = 8
+"""Number of folders that are listed individually before all their siblings are listed together."""
 _Folder = dict[str, "FileStamp | None"]
-"""The contents of a folder, by name; None for a subfolder."""
+"""Contents of a folder, by name; None for a subfolder."""
 
 
 class ObjectListing:
-    """The listing of a bucket; nothing is listed twice."""
+    """Listing of a bucket, in which nothing is listed twice."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         """Store the URL of the bucket and its client; nothing is requested yet."""
@@ -46,7 +48,7 @@ class ObjectListing:
         """Folders whose complete contents are known."""
         self._strolls: Counter[str] = Counter()
         self._broken: str | None = None
-        """The rule that the store violated; after that, no more ranges are requested."""
+        """Rule that the store violated, after which no more ranges are requested; None if it violated no rule."""
 
     @contextmanager
     def _minding_rules(self, key: str) -> Iterator[None]:
@@ -81,11 +83,12 @@ class ObjectListing:
             return names
 
     def lookup(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
-        """Return the stamp of an object, None for a folder.
+        """Return the stamp of an object; None for a folder.
 
         Args:
             path: Path in the bucket.
-            lies_in_a_tree: Whether the path's siblings will also be requested; otherwise only its descendants.
+            lies_in_a_tree: Whether the siblings of the path will also be requested; otherwise only its contents will
+                be.
 
         Raises:
             OSError: There is no such object or folder, or the store does not report it.
@@ -126,13 +129,13 @@ class ObjectListing:
         return any(folder.startswith(start) and folder != path for folder in self._whole)
 
     def _list(self, path: str) -> None:
-        """List a folder recursively, or only its names if there is too much below the folder to list in advance."""
+        """List a folder recursively, or only its names if there are too many objects below it."""
         if not path or self._is_above(path):
             self._list_names(path)
             return
         parent = path.rpartition("/")[0]
         self._strolls[parent] += parent in self._folders
-        if self._strolls[parent] > _STROLL:
+        if self._strolls[parent] > _LISTED_ALONE:
             self._list_all(parent, None)
         elif not self._list_all(path, MOST_AT_ONCE):
             self._list_names(path)
@@ -144,7 +147,7 @@ class ObjectListing:
             pages = iter(self._store.list(path or None, chunk_size=1000))
             while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
-                    if meta["path"] == path:  # a folder marker that some tools create
+                    if meta["path"] == path:  # a folder marker, which some tools create
                         folders.setdefault(path, {})
                     elif meta["path"].startswith(start):
                         self._add(folders, path, meta)
@@ -153,7 +156,7 @@ class ObjectListing:
                     return False
         if not folders:
             self._assert_store(path)
-        self._mind_empty(folders)
+        self._convert_markers(folders)
         self._folders |= folders
         self._whole.add(path)
         return True
@@ -186,14 +189,14 @@ class ObjectListing:
         folder = folders[parent]
         if name not in folder:
             folder[name] = stamp_of(meta)
-        elif folder[name] is not None:  # otherwise its contents show that it is a folder
+        elif folder[name] is not None:  # otherwise the contents show that it is a folder
             raise self._twice(meta["path"])
 
     def _twice(self, key: str) -> OSError:
         return OSError(f"the store lists {self._url_of(key)} twice: its listing cannot be trusted")
 
-    def _mind_empty(self, folders: dict[str, _Folder]) -> None:
-        """Distinguish an empty object from a folder marker, because a store lists both in the same way."""
+    def _convert_markers(self, folders: dict[str, _Folder]) -> None:
+        """Convert empty objects that are folder markers to folders, because a store lists both in the same way."""
         for path, folder in list(folders.items()):
             empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
             doubtful = [name for name in empty if "." not in name]
@@ -229,7 +232,7 @@ class ObjectListing:
 
 
 def _make(folders: dict[str, _Folder], top: str, folder: str) -> None:
-    """Add a folder, and its parents up to the topmost."""
+    """Add a folder, and all folders between it and the topmost folder."""
     folders[folder] = {}
     while folder != top:
         outer, _, name = folder.rpartition("/")

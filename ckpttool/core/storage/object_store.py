@@ -1,4 +1,4 @@
-"""Use of obstore, the client for object stores: open a store, translate errors, and select an object's version."""
+"""Access to obstore, the client for object stores: opens stores, translates errors, and selects object versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": _PATIENCE}
 _CLIENT: ClientConfig = {
     "allow_http": True,  # only if the store's address uses http
     "connect_timeout": _PATIENCE,
-    "read_timeout": _PATIENCE,  # per piece; a whole large object may take longer
+    "read_timeout": _PATIENCE,  # per piece; a large object may take longer in total
     "timeout": timedelta(days=1),
 }
 
@@ -42,17 +42,17 @@ def opened_store(url: str) -> ObjectStore:
         raise UsageError(f"reading {url} needs obstore, which is not installed: {INSTALL}") from None
     try:
         return from_url(url, client_options=_CLIENT, retry_config=RETRIES)
-    except Exception as error:  # noqa: BLE001  what the environment says may be wrong in any way
+    except Exception as error:  # noqa: BLE001  invalid environment variables may cause any exception
         raise UsageError(f"{url} cannot be opened: {reason_of(error)}") from None
 
 
 class BrokenRulesError(OSError):
-    """The store violates its protocol, so its answers about ranges are unreliable."""
+    """The store violates its protocol, so that its answers about ranges are unreliable."""
 
 
 @contextmanager
 def in_our_words(place: str) -> Iterator[None]:
-    """Convert obstore's exceptions to a storage's, in one line and without addresses, which may be signed."""
+    """Convert exceptions of obstore to those of a storage, in one line and without addresses, which may be signed."""
     from obstore import exceptions
 
     try:
@@ -68,7 +68,7 @@ def in_our_words(place: str) -> Iterator[None]:
         broken = next((phrase for rule, phrase in _RULES if rule.search(reason)), None)
         if broken is not None:
             raise BrokenRulesError(f"the store violated its protocol: it returned {broken}") from None
-        if reason.startswith("the store answers 404"):  # the bucket
+        if reason.startswith("the store answers 404"):  # the bucket does not exist
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
         raise OSError(reason) from None
 
@@ -78,7 +78,7 @@ _RULES = (
     (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range other than the requested one"),
     (re.compile("Content-Range"), "a range without its position"),
 )
-"""obstore's messages about a violated rule, and our description of the rule."""
+"""Patterns of obstore's messages about a violated rule, each with a description of the rule."""
 _STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
 _CODE = re.compile(r"<Code>(?P<code>[A-Za-z]{1,60})</Code>")
 _ADDRESS = re.compile(r"https?://(?:[^/@\s]*@)?(?P<host>[^/?\s]+)\S*")
@@ -86,7 +86,7 @@ _MOST_WORDS = 200
 
 
 def reason_of(error: Exception) -> str:
-    """Return obstore's message, in one line."""
+    """Return the message of an exception from obstore as one line."""
     text = str(error).partition("\n\nDebug source")[0]
     status, code = _STATUS.search(text), _CODE.search(text)
     if status is not None:
@@ -100,12 +100,14 @@ def reason_of(error: Exception) -> str:
 
 
 MOST_BYTES = 1 << 53
-"""Maximum size of an object: no store allows even a hundredth of it, and computations with larger numbers would never
-end."""
+"""Maximum size of an object in bytes.
+
+No store allows even a hundredth of it, and computations with larger numbers would never end.
+"""
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return the stamp that shows changes to an object: its size, with ETag and version if known, otherwise the time.
+    """Return the stamp that shows changes to an object: its size, and its ETag and version or, if unknown, its time.
 
     Raises:
         BrokenRulesError: The store reports an impossible size.
@@ -128,7 +130,7 @@ def bare_tag(e_tag: str | None) -> str:
 
 
 def conditions(stamp: FileStamp | None) -> GetOptions:
-    """Return the conditions that tie a read to the listed version."""
+    """Return the request conditions that select the listed version."""
     if stamp is None or stamp.modified_ns is None:
         return {}
     if stamp.token[0] != "etag":
@@ -137,7 +139,7 @@ def conditions(stamp: FileStamp | None) -> GetOptions:
 
 
 def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
-    """Check that an answer is about the listed version, because not every store respects conditions.
+    """Check that an answer is about the listed version, because some stores ignore conditions.
 
     Raises:
         ReplacedError: The answer is about a different version.

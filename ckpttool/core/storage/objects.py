@@ -1,9 +1,9 @@
-"""Object stores: `s3://`, `gs://`, `az://`, read by obstore.
+"""Storage in object stores (`s3://`, `gs://`, `az://`), accessed with obstore.
 
 Nothing is requested twice, because a listing has both entries and stamps. The tree is listed in one request, never per
 object: a recursive list of the named folder returns all names, sizes and ETags below it. Folders above it are listed by
 name only, because a bucket may contain anything. Each read is bound to the listing: an object that was replaced since
-then is rejected, so old and new bytes never mix.
+then is rejected, so that old and new bytes are never mixed.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FIRST_READ = 64 << 10
-"""Bytes of the first read: nearly all headers fit, and a smaller read would not be faster."""
+"""Size of the first read in bytes: enough for nearly all headers, and a smaller read would not be faster."""
 _LATER_READS = 16 << 10
-"""Minimum request size when a walk deviates from the expected ranges."""
+"""Minimum size of a request in bytes, if the reads of an object differ from the expected ranges."""
 _LONG_WALK = 4
-"""Number of consecutive reads after which the next object's reads are requested together."""
+"""Number of consecutive reads after which the reads of the next object are requested together."""
 _MOST_WALKS = 64
 _STREAM = 1 << 20
-"""Ranges of at least this size are read as a stream, in pieces of this size."""
+"""Minimum size in bytes of a range that is read as a stream, and the size of the stream's pieces."""
 _MOST_BREAKS = 4
 """Maximum number of consecutive interruptions of a stream without any data received."""
 _PAUSE_SECONDS = 0.5
-"""Wait in seconds before the first retry; each further retry waits twice as long."""
+"""Pause in seconds before the first retry; each further pause is twice as long."""
 
 
 class ObjectStorage:
-    """A part of a bucket. Folders are derived from the `/` in names."""
+    """Storage in a part of a bucket; folders are derived from the `/` in names."""
 
     __slots__ = ("_bucket", "_start", "root")
 
@@ -78,14 +78,14 @@ class ObjectStorage:
         return Kind.FOLDER if is_folder else Kind.FILE
 
     def stamp(self, path: str) -> FileStamp:
-        """Return size and ETag of an object as listed."""
+        """Return the size and ETag of an object as listed."""
         stamp = self._bucket.lookup(self._key(path), lies_in_a_tree=True)
         if stamp is None:
             raise NotRegularError(errno.EINVAL, "a folder, not an object", path)
         return stamp
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a complete record file of at most `limit` bytes, by one request."""
+        """Read a complete record file of at most `limit` bytes with one request."""
         return self._bucket.small_object(self._key(path), limit)
 
     def write(self, path: str, data: bytes) -> None:
@@ -107,22 +107,25 @@ class ObjectStorage:
 
 
 class ListedObjects(ObjectStorage):
-    """Objects listed elsewhere; they are not listed again, and nothing is reused from an earlier question."""
+    """Storage of objects that were listed elsewhere.
+
+    They are not listed again, and nothing is reused from an earlier question.
+    """
 
     __slots__ = ("_listed",)
 
     def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
-        """Store the location of the objects, and the size and ETag of each object by path."""
+        """Store the location of the objects, and the stamp (size and ETag) of each object by path."""
         super().__init__(root)
         self._listed = listed
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the stamp of the listing."""
+        """Return the stamp from the listing."""
         return self._listed[path]
 
 
 class ObjectSource:
-    """An object whose bytes all come from the listed version."""
+    """An object whose bytes are all from the listed version."""
 
     __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
 
@@ -133,18 +136,18 @@ class ObjectSource:
         self._pages: dict[int, bytes] = {}
         """Other pages that were read, by their first byte."""
         self._asked: list[tuple[int, int]] = []
-        """Ranges requested after the first read."""
+        """Ranges that were requested after the first read."""
         self._end = 0
         self._stream: _Stream | None = None
 
     def close(self) -> None:
-        """Stop requests; the ranges of this walk predict those of other objects of this size."""
+        """Stop requests, and save the ranges read as a prediction for other objects of this size."""
         self._stream = None
         self._bucket.note_walk(self.stamp.size, self._asked)
         self._pages.clear()
 
     def expect(self, begin: int, end: int) -> None:
-        """Announce that a range will be read front to back, so that one request brings the whole range."""
+        """Announce that a range will be read sequentially, so that one request reads the complete range."""
         at = -1 if self._stream is None else self._stream.offset
         if (begin == at and end <= self._end) or end - begin < _STREAM:
             return
@@ -185,7 +188,7 @@ class ObjectSource:
 
 
 def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, joined if reading the gap costs less than a request."""
+    """Return the ranges in order, merged if reading the gap is faster than another request."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if merged and begin - merged[-1][1] <= _LATER_READS:
@@ -196,7 +199,7 @@ def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Stream:
-    """A range as it arrives; after an interruption, a new request continues from that byte."""
+    """A range that is read as it arrives; after an interruption, a new request continues at the same byte."""
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp, begin: int, end: int) -> None:
         self._bucket, self._key, self._stamp = bucket, key, stamp
@@ -218,10 +221,10 @@ class _Stream:
         return have
 
     def _next(self) -> memoryview:
-        """Return the next piece, resuming after interruptions while requests still return data.
+        """Return the next piece; after an interruption, retry as long as requests return data.
 
         Raises:
-            OSError: No request returned data, or the store refuses.
+            OSError: No request returned data, or the store denies access.
         """
         breaks = 0
         while True:
@@ -244,17 +247,17 @@ class _BrokenOffError(OSError):
 
 
 class _Bucket(ObjectListing):
-    """A bucket and its listings, shared by all storages of a process in it."""
+    """A bucket and its listings, shared by all storages of a process that use the bucket."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         super().__init__(url, store)
         self._walking = 0
-        """Objects for which many ranges are being requested."""
+        """Number of objects of which many ranges are being requested."""
         self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
-        """Ranges of walks, by the size of the object."""
+        """Ranges that were read of an object, by the size of the object."""
 
     def small_object(self, key: str, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes; the object's folder is not listed for this."""
+        """Return an object of at most `limit` bytes, without listing its folder."""
         parent = key.rpartition("/")[0]
         with self._lock:
             is_known = self._is_known(parent)
@@ -271,13 +274,13 @@ class _Bucket(ObjectListing):
             return bytes(answer.bytes())
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a complete object, and list its folder again on the next request."""
+        """Write a complete object, and drop the listings so that they are requested again."""
         with in_our_words(self._url_of(key)):
             self._store.put(key, data)
         forget(self._url)
 
     def range_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> bytes:
-        """Return a range, which must not be empty."""
+        """Return the bytes of a range, which must not be empty."""
         with self._minding_rules(key):
             answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
             assert_as_listed(answer, stamp)
@@ -287,12 +290,12 @@ class _Bucket(ObjectListing):
         return data
 
     def ranges_of(self, key: str, stamp: FileStamp, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
-        """Return ranges by their first bytes, requested in parallel."""
+        """Return the bytes of several ranges by first byte, requested in parallel."""
         import asyncio
 
         with self._minding_rules(key), self._lock:
             self._walking += 1
-            width = max(1, STORE_WORKERS // self._walking)  # no more than a store serves in parallel
+            width = max(1, STORE_WORKERS // self._walking)  # at most as many as a store serves in parallel
 
         async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
             async with turn:
@@ -303,7 +306,7 @@ class _Bucket(ObjectListing):
 
         async def ask_all() -> list[tuple[int, bytes] | BaseException]:
             turn = asyncio.Semaphore(width)
-            # Also after an error, because pending requests must not find the loop closed.
+            # Errors are returned and not raised, because pending requests must not find the loop closed.
             return await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges), return_exceptions=True)
 
         try:
@@ -318,19 +321,19 @@ class _Bucket(ObjectListing):
         return dict(answer for answer in answers if not isinstance(answer, BaseException))
 
     def walk_of(self, size: int) -> Sequence[tuple[int, int]]:
-        """Return the ranges of a walk in another object of this size."""
+        """Return the ranges that were read of another object of this size."""
         return self._walks.get(size, ())
 
     def note_walk(self, size: int, walk: Sequence[tuple[int, int]]) -> None:
-        """Save the ranges of a walk, if the walk was long."""
+        """Save the ranges that were read of an object, if there are many."""
         if len(walk) >= _LONG_WALK and len(self._walks) < _MOST_WALKS:
             self._walks.setdefault(size, tuple(walk))
 
     def stream_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> Iterator[memoryview]:
-        """Yield a range in pieces.
+        """Yield the bytes of a range in pieces.
 
         Raises:
-            _BrokenOffError: The stream broke off.
+            _BrokenOffError: The stream was interrupted.
             OSError: Any other read error.
         """
         from obstore.exceptions import BaseError
@@ -353,7 +356,7 @@ class _Bucket(ObjectListing):
 # -------------------------------------------------------------------------------------------------------- the process
 
 _STORES: dict[str, ObjectStore] = {}
-"""Scheme and bucket -> store. A store keeps its connections, and is never sent to another process."""
+"""Stores by scheme and bucket; a store keeps its connections, and is never sent to another process."""
 _BUCKETS: dict[str, _Bucket] = {}
 _OPENING = threading.Lock()
 
@@ -369,14 +372,14 @@ def _bucket_of(url: str) -> _Bucket:
 
 
 def forget(root: str) -> None:
-    """Forget the listings of the bucket of a root; its connections stay."""
+    """Drop the listings of a root's bucket; its connections stay open."""
     scheme, _, path = root.partition("://")
     with _OPENING:
         _BUCKETS.pop(f"{scheme}://{path.partition('/')[0]}", None)
 
 
 def put_new(root: str, path: str, data: bytes) -> None:
-    """Write a complete object, under a unique name.
+    """Write a complete object under a unique name.
 
     Raises:
         WriteFailedError: The object was not written.

@@ -1,4 +1,4 @@
-"""Reads a file's bytes once, front to back, in blocks of one reused buffer."""
+"""Sequential reads of a file, each byte once, in blocks of one reused buffer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from typing import Protocol, runtime_checkable
 from ckpttool.core.storage.base import ByteSource, ShrankError
 
 BLOCK_BYTES = 512 << 10
-"""Size of one read. Smaller reads cost more calls; larger reads leave the core's cache (often 1 MiB) before all kernels
-have used them."""
+"""Size of one read in bytes.
+
+Smaller reads cost more calls; larger reads leave the core's cache (often 1 MiB) before all kernels have used them.
+"""
 DROP_BYTES = 64 << 20
-"""Bytes to read before dropping them from the page cache: rare enough to cost nothing, early enough to spare others."""
+"""Number of bytes to read before they are dropped from the page cache: rare enough to be cheap, early enough to spare
+other files.
+"""
 SMALLEST_DROP = 1 << 20
-"""Smaller ranges are not worth a system call."""
+"""Minimum size of a range in bytes that is dropped, because smaller ranges are not worth a system call."""
 PROBES = 16
-"""Number of pages checked for whether a range is cached; spread out, because the header has just been read."""
+"""Number of pages that are checked to find whether a range is cached, spread because the header was just read."""
 _PAGE_BYTES = 4096
 
 
 @runtime_checkable
 class Descriptor(Protocol):
-    """A source that has a file descriptor, so that the kernel can be given advice."""
+    """A source that has a file descriptor, so that the kernel can be given read hints."""
 
     def fileno(self) -> int:
         """Return the open descriptor."""
@@ -32,10 +36,10 @@ class Descriptor(Protocol):
 
 @runtime_checkable
 class Foreseeing(Protocol):
-    """A source that reads faster if it knows the next reads."""
+    """A source that is faster if the next reads are announced."""
 
     def expect(self, begin: int, end: int) -> None:
-        """Announce that a range will be read front to back; earlier announcements stay valid."""
+        """Announce that a range will be read sequentially; earlier announcements stay valid."""
         ...
 
 
@@ -67,7 +71,7 @@ def read_blocks(
         raise ValueError(f"not a range of bytes: {begin} to {end}")
     if size is not None and not 0 < size <= BLOCK_BYTES:
         raise ValueError(f"a block has 1 to {BLOCK_BYTES} bytes, not {size}")
-    most = min(BLOCK_BYTES, end - begin)  # each of thousands of tiny files would pay for memory that it never fills
+    most = min(BLOCK_BYTES, end - begin)  # thousands of tiny files would each pay for memory that they never fill
     view = memoryview(bytearray(most)) if buffer is None else buffer
     if buffer is not None and len(buffer) < BLOCK_BYTES:
         raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(buffer)}")
@@ -91,8 +95,8 @@ def read_blocks(
 def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
     """Return whether most of a range was already in the page cache; None if the file system does not show this.
 
-    Reads that must not wait for the disk use this. The limit is "most" because the pages of headers have just been
-    read. Each call checks different pages, because Linux starts to read uncached pages.
+    This is used by reads that must not wait for the disk. The limit is "most" because the pages of headers have just
+    been read. Each call checks different pages, because Linux starts to read uncached pages.
     """
     nowait = getattr(os, "RWF_NOWAIT", None)
     if nowait is None or end <= begin:
@@ -106,13 +110,13 @@ def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
             hits += os.preadv(descriptor, [byte], offset // _PAGE_BYTES * _PAGE_BYTES, nowait)
         except BlockingIOError:
             continue
-        except OSError:  # EOPNOTSUPP: many network file systems
+        except OSError:  # EOPNOTSUPP on many network file systems
             return None
     return hits * 2 > PROBES
 
 
 class _PageCache:
-    """Leaves the page cache unchanged."""
+    """A step after each read that removes pages from the page cache if they were not there before."""
 
     __slots__ = ("_behind", "_descriptor")
 
@@ -122,11 +126,11 @@ class _PageCache:
         if end - begin < SMALLEST_DROP or not isinstance(source, Descriptor) or not hasattr(os, "posix_fadvise"):
             return
         descriptor = source.fileno()
-        # By default nothing is dropped: a training run may be about to read it.
+        # By default nothing is dropped, because a training run may be about to read the file.
         if was_cached(descriptor, begin, end) is False:
             self._descriptor = descriptor
-        # This also resets POSIX_FADV_RANDOM, which a walk over headers sets. POSIX_FADV_WILLNEED is not added: on a
-        # device with its own long read-ahead, it took more than twice as long.
+        # This also resets POSIX_FADV_RANDOM, which reading headers sets. POSIX_FADV_WILLNEED is not added: on a device
+        # with its own long read-ahead, it took more than twice as long.
         os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_SEQUENTIAL)
 
     def passed(self, offset: int) -> None:
@@ -135,7 +139,7 @@ class _PageCache:
             self.close(offset)
 
     def close(self, offset: int) -> None:
-        """Drop everything that was read up to `offset`."""
+        """Drop all pages that were read up to `offset`."""
         if self._descriptor is not None and offset > self._behind:
             os.posix_fadvise(self._descriptor, self._behind, offset - self._behind, os.POSIX_FADV_DONTNEED)
             self._behind = offset
