@@ -1,4 +1,4 @@
-"""Errors that stop a command. Damage is a `Finding`, never an error."""
+"""Errors that stop a command; damage is reported as a `Finding`, never as an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of all commands; those from 10 are answers. The manual shows these texts."""
+    """Exit codes of all commands; codes from 10 are answers. The manual shows these texts."""
 
     OK = 0
     """The command succeeded and found no problem."""
@@ -38,7 +38,10 @@ class ExitCode(IntEnum):
 
 
 class CkptToolError(Exception):
-    """There is no answer. The message says in one line what is wrong and what to do about it."""
+    """Base class of errors that leave a command without an answer.
+
+    The message states in one line what is wrong and what to do about it.
+    """
 
     exit_code = ExitCode.FAILED
 
@@ -52,14 +55,14 @@ class UsageError(CkptToolError):
 def unknown_word(
     noun: str, word: str, known: Sequence[str], where: str, matches: Sequence[str] | None = ()
 ) -> UsageError:
-    """Report an unknown name, with the closest match, or the place that lists all names.
+    """Return an error for an unknown name, with similar names or the place that lists all names.
 
     Args:
         noun: The kind of name.
-        word: The name as the user wrote it.
-        known: All names.
+        word: The name as the user typed it.
+        known: All valid names.
         where: The place that lists all names.
-        matches: The certain matches; if empty, similar names are suggested; if None, no names are.
+        matches: Names that certainly match. If empty, similar names are suggested; if None, no names are suggested.
     """
     close = matches or ([] if matches is None else nearest(word.lower(), known))
     advice = f"did you mean {' or '.join(close)}?" if close else where
@@ -67,7 +70,7 @@ def unknown_word(
 
 
 def nearest(word: str, known: Sequence[str]) -> list[str]:
-    """Return the names most similar to a word, most similar first; much less similar names are left out."""
+    """Return the names that are most similar to a word, most similar first; much less similar names are left out."""
     from difflib import SequenceMatcher, get_close_matches
 
     close = get_close_matches(word, known, cutoff=_LIKE)
@@ -76,14 +79,14 @@ def nearest(word: str, known: Sequence[str]) -> list[str]:
 
 
 _LIKE, _MUCH_LESS = 0.6, 0.15
-"""Minimum similarity of a name (1: equal), and the maximum distance from the most similar name."""
+"""Minimum similarity of a name (1: equal), and maximum difference from the most similar name."""
 
 
 class ConfigError(UsageError):
-    """A config file cannot be used: it is not YAML, or not a config."""
+    """A config file cannot be used, because it is not YAML or not a config."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
-        """Store the complete message and, if known, the line of the error in the file, from 1."""
+        """Store the complete message and, if known, the line number of the error, from 1."""
         super().__init__(message)
         self.line = line
 
@@ -111,13 +114,13 @@ class LockedError(CkptToolError):
 
 
 class IncompleteError(CkptToolError):
-    """The answer depends on a file that could not be read or kept changing."""
+    """The answer depends on a file that could not be read, or that kept changing during the read."""
 
     exit_code = ExitCode.INCOMPLETE
 
 
 class UnsafeError(CkptToolError):
-    """Refused: continuing would execute code, leave the root, or exceed a limit."""
+    """The operation was refused, because it would execute code, leave the root, or exceed a limit."""
 
     exit_code = ExitCode.UNSAFE
 
@@ -127,6 +130,6 @@ class WriteFailedError(CkptToolError):
 
 
 class NotDurableError(CkptToolError):
-    """The new content is in place, but the disk did not confirm it; a power failure may still lose it."""
+    """The new content is written, but the disk did not confirm it, so a power failure may still lose it."""
 
     exit_code = ExitCode.NOT_DURABLE

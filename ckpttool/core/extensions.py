@@ -1,4 +1,4 @@
-"""Extensions of the main job by features: the core finds extensions by kind, and does not name any feature."""
+"""Registration of features; the core finds their extensions by kind and names no feature."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """Extensions of one feature. All fields are references, so that nothing is imported before it is needed."""
+    """Extensions that one feature provides.
+
+    All fields are references, so that nothing is imported before it is needed.
+    """
 
     answers: Mapping[str, str] | None = None
-    """Noun of an answer -> the module of its document and its table."""
+    """Module of the document and the table of each answer, by the answer's noun."""
     findings: str | None = None
-    """`"module:name"` of the class of its rows: its own kinds of findings, as `core.findings` has the core's."""
+    """`"module:name"` of the class that lists the feature's kinds of findings, like `core.findings` for the core."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
     storages: Mapping[str, str] | None = None
-    """Scheme of a root -> `"module:name"` of a function from the root to a `core.storage.base.Storage`."""
+    """`"module:name"` of a function that opens a root as a `core.storage.base.Storage`, by the root's scheme."""
     log_evidence: str | None = None
-    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: the first feature that has a reference is used."""
+    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`; only the first feature with a reference is used."""
     copies: str | None = None
-    """`"module:name"` of a `core.verify.copies.CopiesBegun`: the first feature that has a reference is used."""
+    """`"module:name"` of a `core.verify.copies.CopiesBegun`; only the first feature with a reference is used."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
 
 
 def features() -> Iterator[Feature]:
-    """Yield the features in the listed order; each is imported when it is reached."""
+    """Yield all features in their listed order; each is imported only when it is reached."""
     for name in FEATURES:
         yield import_module(f"ckpttool.{name}").FEATURE
 
 
 def rows() -> Iterator[Row]:
-    """Yield all kinds of findings: the core's, then those of trainers and features."""
+    """Yield all kinds of findings: first those of the core, then those of trainers and features."""
     from ckpttool.core.findings import Code
 
     yield from Code
@@ -54,10 +57,10 @@ def rows() -> Iterator[Row]:
 
 @cache
 def row_of(code: str) -> Row:
-    """Return the row of any code; no feature is imported for a code of the core.
+    """Return the row of a code; for a code of the core, no feature is imported.
 
     Raises:
-        ValueError: The code does not exist.
+        ValueError: There is no such code.
     """
     for row in rows():
         if row == code:
@@ -72,6 +75,9 @@ def imported(reference: str) -> Any:  # noqa: ANN401  the caller knows the proto
 
 
 def first_imported(place: Callable[[Feature], str | None]) -> Any:  # noqa: ANN401  as above
-    """Import the first feature's object of a kind, by the reference that `place` returns; None if no feature has it."""
+    """Import the object that the first feature with a reference provides; None if no feature has a reference.
+
+    `place` returns the reference of a feature.
+    """
     reference = next(filter(None, map(place, features())), None)
     return None if reference is None else imported(reference)

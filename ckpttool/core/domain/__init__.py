@@ -1,1 +1,1 @@
-"""The nouns: frozen values with units, and no behaviour beyond their own invariants."""
+"""Immutable data types with explicit units; their only behaviour is to protect their own invariants."""

@@ -8,7 +8,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 MANY_ALARMS = 0.01
-"""Share of steps over a threshold at which it no longer separates anything."""
+"""Share of steps over a threshold above which the threshold no longer separates normal from abnormal steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A threshold that fits a run, with its evidence."""
+    """Recommended threshold for one setting, with the evidence for it."""
 
     quantity: str
     """The setting for which it is recommended."""
@@ -36,31 +36,31 @@ class Threshold:
     highest_normal: float
     """Largest value that counts as normal."""
     excluded: int
-    """Number of values after the warm-up that were taken for spikes or were not finite."""
+    """Number of values after the warm-up that were excluded as spikes or as non-finite."""
     false_alarms: float
-    """Expected false alarms per 10,000 steps: values at or above the threshold at a single step only."""
+    """Expected false alarms per 10,000 steps; an alarm is one step with a value at or above the threshold."""
     false_alarms_at_most: float
-    """The same with 95 % confidence."""
+    """Upper bound of `false_alarms` at 95 % confidence."""
     alarm_share: float
     """Share of all values after the warm-up at or above the threshold, spikes included."""
     bins: tuple[Bin, ...]
-    """Bins of all finite values after the warm-up, equally wide on a logarithmic scale."""
+    """Histogram of all finite values after the warm-up; the bins have equal width on a logarithmic scale."""
 
     @property
     def alarms_too_often(self) -> bool:
-        """Whether the threshold is too low to separate anything in this stretch, because the stretch is not normal."""
+        """Whether the threshold is too low to separate anything, because the measured stretch is not normal."""
         return self.alarm_share > MANY_ALARMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason why no threshold is recommended."""
+    """Reason why no threshold is recommended for a setting."""
 
     quantity: str
     points: int
     needed: int
     reason: str
-    """One sentence."""
+    """Explanation in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +68,19 @@ class Calibration:
     """Recommended thresholds for one run."""
 
     warm_up: int
-    """Steps at the start that were left out."""
+    """Number of steps at the start that were excluded."""
     global_norm: Threshold | Refusal
     count_threshold: int | None
-    """Consecutive steps after which stopping is right; None if there is no threshold."""
+    """Number of consecutive steps above the threshold after which to stop; None if there is no threshold."""
     longest_run: int
-    """Length of the longest run of logged steps at or above the threshold that did not end in a stop."""
+    """Length in steps of the longest logged run at or above the threshold that did not end in a stop."""
     embedding_local_norm: Threshold | Refusal
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSettings:
-    """The thresholds as settings of one trainer."""
+    """Recommended thresholds in the config syntax of one trainer."""
 
     text: str
     """Text to merge into the trainer's config; empty if no threshold is recommended."""
@@ -90,27 +90,27 @@ class ThresholdSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAfter:
-    """Whether the loss recovered after the norm's spike."""
+    """Loss before and after a spike of the norm, to show whether it recovered."""
 
     is_back: bool | None
-    """None if the log has too few losses."""
+    """Whether the loss recovered; None if the log has too few losses."""
     clause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """A spike to avoid."""
+    """A spike of the gradient norm that a resume should avoid."""
 
     onset: Step
     end: Step | None
     """First normal step after the spike; None if the log ends before that step."""
     loss: LossAfter | None = None
-    """None if the log was not read."""
+    """Loss around the spike; None if the log was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersDetour:
-    """A detour as settings of one trainer."""
+    """A detour in the config syntax of one trainer."""
 
     trainer: str
     """The trainer's name in JSON."""
@@ -119,22 +119,22 @@ class TrainersDetour:
     config: tuple[tuple[str, int | bool], ...] = ()
     """Settings for the trainer's config."""
     argument: str | None = None
-    """Shell arguments for the trainer's command; None if the trainer has a config, or there is nothing to skip."""
+    """Shell arguments for the trainer's command; None if the trainer uses a config, or there is nothing to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDetour:
-    """A detour: load a checkpoint, and let the data continue later than its position."""
+    """A detour: load a checkpoint, and continue with the data at a later position than the checkpoint's."""
 
     checkpoint_step: Step
     skip_batches: int
     first_skipped: Step
     last_skipped: Step
-    """Counted from 1, like steps: the last batch of the data that is not trained, or not trained again."""
+    """Last batch that is skipped, whether or not it was trained before; counted from 1, like steps."""
     samples_before: int | None
     """Samples consumed at the checkpoint; None if the log does not show them."""
     samples_after: int | None
-    """Samples consumed at the position where the data continue."""
+    """Samples consumed at the position from which the data continue; None if unknown."""
     detours: tuple[TrainersDetour, ...] = ()
     """The settings of each trainer that supports a detour."""
 
@@ -150,14 +150,14 @@ class Choice(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeAdvice:
-    """Both ways to avoid a spike, with the cost of each."""
+    """Two ways to handle a spike, with the cost of each: take a detour, or wait for the recovery."""
 
     spike: Spike
     choice: Choice
     reason: str
-    """One sentence."""
+    """Explanation in one sentence."""
     detour: DataDetour | None
-    """None if no good checkpoint is far enough before the onset."""
+    """The detour; None if no good checkpoint is far enough before the onset."""
     rewind_cost: int | None
     """Steps to redo."""
     wait_cost: int | None
@@ -172,13 +172,13 @@ class SpikeAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAdvice:
-    """The way to continue after the count threshold stopped the training."""
+    """Advice on how to continue after the count threshold stopped the training."""
 
     stop: Step
     detour: DataDetour | None
-    """None if there is no good checkpoint at or before the stop."""
+    """The detour; None if there is no good checkpoint at or before the stop."""
     good_batches_lost: int
-    """Batches between the checkpoint and the first bad one that are also skipped."""
+    """Number of good batches that are also skipped, between the checkpoint and the first bad batch."""
     notes: tuple[str, ...]
 
     @property

@@ -1,4 +1,4 @@
-"""Common base of all command answers, with the document for scripts and the exit code."""
+"""Base class of all command answers, with their JSON document and exit code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _IN_ONE_LINE = ("name", "step", "data_skip_steps")
 
 
 class Answered(ABC):
-    """The answer of a command. Its JSON is a document with its own schema.
+    """The answer of a command, which can be printed as a JSON document with its own schema.
 
-    As a bool, it is true if the command would exit with 0.
+    Its truth value is true if the command would exit with 0.
     """
 
     __slots__ = ()
@@ -28,14 +28,14 @@ class Answered(ABC):
     @property
     @abstractmethod
     def exit_code(self) -> ExitCode:
-        """Exit code of a command with this answer."""
+        """Exit code of a command that gives this answer."""
 
     def __bool__(self) -> bool:
-        """Whether the command would exit with 0."""
+        """Return whether the command would exit with 0."""
         return self.exit_code == 0
 
     def __repr__(self) -> str:
-        """Show a summary and the exit code in one line; `to_dict` has the complete answer."""
+        """Return a one-line summary with the exit code; `to_dict` returns the complete answer."""
         fields = [f"{name}={value!r}" for name, value in self.in_short().items() if value is not None]
         return f"<{type(self).__name__} {' '.join([*fields, f'exit_code={int(self.exit_code)}'])}>"
 
@@ -44,7 +44,10 @@ class Answered(ABC):
         return {name: getattr(self, name, None) for name in _IN_ONE_LINE}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document that the command prints with `--format json`; `ckpttool schema NOUN` describes it."""
+        """Return the document that the command prints with `--format json`.
+
+        Its schema is printed by `ckpttool schema NOUN`.
+        """
         from ckpttool import document_of
 
         return document_of(self)

@@ -1,4 +1,4 @@
-"""Ascend's online feature-value detection: its settings, its samples, and the events it logs."""
+"""Ascend's online feature-value detection: settings, samples, and logged events."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from ckpttool.core.domain.frozen import dataclass
 
 
 class StrikeCount(str, Enum):
-    """How an implementation counts abnormal values up to a strike."""
+    """How an implementation counts the abnormal values that lead to a strike."""
 
     HISTORY = "history"
-    """Suppressed values are kept but not counted; the newest counted value also belongs to the next strike."""
+    """Suppressed values are stored but not counted; the newest counted value also counts towards the next strike."""
     WINDOW = "window"
-    """Old values are dropped only while there are more than a strike needs."""
+    """Old values are dropped only if more values are stored than a strike needs."""
     STEPS = "steps"
     """All values of a step count as one value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdDialect:
-    """One implementation; several implementations share a name but behave differently."""
+    """Behaviour of one implementation; implementations can share a name and still behave differently."""
 
     name: str
-    """Name for users."""
+    """Name that is shown to users."""
     counts: StrikeCount
     variable: str | None = None
-    """The environment variable that its parser reads; None if the parser reads no variable."""
+    """Environment variable that the implementation parses; None if it parses no variable."""
     is_strict: bool = False
-    """Whether the parser does not strip or warn, and raises an error on an invalid flag."""
+    """Whether the parser raises an error on an invalid flag, instead of a warning, and does not strip spaces."""
     sample_interval: int = 3
     """Default sampling interval: one in this many parameters is checked."""
     checksum_minutes: int | None = None
-    """How long a checksum runs; None if it runs as long as the cooldown."""
+    """Duration of a checksum in minutes; None if it lasts as long as the cooldown."""
     pauses_from_stop: bool = False
-    """Whether the pause between two checksums counts from the end of the first checksum, not from its start."""
+    """Whether the pause between two checksums is measured from the end of the first checksum instead of its start."""
     pauses_beyond: bool = False
-    """Whether a strike exactly at the end of the pause does not start a checksum."""
+    """Whether a strike exactly at the end of the pause is still too early to start a checksum."""
     early_strike_waits: bool = False
-    """Whether a strike in the pause starts a checksum after the pause; otherwise it starts none."""
+    """Whether a strike during the pause starts a checksum after the pause; otherwise the strike has no effect."""
     blind_in_checksum: bool = False
-    """Whether the detection misses strikes while a checksum runs."""
+    """Whether strikes are missed while a checksum runs."""
 
 
 TORCH_NPU = AsdDialect(

@@ -1,4 +1,4 @@
-"""A checkpoint and its tree."""
+"""Checkpoints, and the tree that contains them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ckpttool.core.errors import ExitCode
 
 
 class StepSource(str, Enum):
-    """The source of a checkpoint's step."""
+    """Source from which a checkpoint's step is known."""
 
     CONTENT = "content"
     NAME = "name"
@@ -31,22 +31,22 @@ class CommitState(str, Enum):
 
     COMMITTED = "committed"
     UNCOMMITTED = "uncommitted"
-    """The trainer's record (metadata, tracker) is missing or does not cover it."""
+    """The trainer's record (metadata or tracker) is missing, or does not include this checkpoint."""
     UNRECORDED = "unrecorded"
     """The layout has no such record per checkpoint."""
     UNKNOWN = "unknown"
-    """The layout has such a record, but it does not show whether the checkpoint is finished."""
+    """The layout has such a record, but the record does not show whether the checkpoint is finished."""
 
 
 class Content(str, Enum):
-    """The parts of a save that training can continue from."""
+    """The contents of a save, as far as they matter for a resume."""
 
     FULL = "full"
     """Weights, optimizer state and training position."""
     WEIGHTS_ONLY = "weights-only"
     """Weights alone, by design: nothing is damaged, but the optimizer would be re-initialised."""
     UNKNOWN = "unknown"
-    """Unknown whether there is more than weights, because the user chose the contents."""
+    """Unknown: the user chose the contents, which may be more than weights."""
 
 
 CheckpointKey: TypeAlias = tuple[str, str, FormatName]
@@ -55,14 +55,14 @@ CheckpointKey: TypeAlias = tuple[str, str, FormatName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Parallel sizes in ranks; None if not recorded, never guessed."""
+    """Parallel sizes of the training run, in ranks; None if not recorded. Sizes are never guessed."""
 
     world_size: int | None = None
-    """Ranks that must have separate files; None if unknown, or if `shared`."""
+    """Number of ranks that must have separate files; None if unknown, or if `shared`."""
     shared: bool = False
-    """Whether all ranks load the same files: then there is no number of ranks to determine."""
+    """Whether all ranks load the same files, so that the number of ranks does not matter."""
     confirmed: bool = True
-    """False if only the ranks' files show `world_size`, so that missing files of the last rank go unnoticed."""
+    """False if `world_size` comes only from the files present, so that missing files of the last ranks go unnoticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class NamedStep:
     stem: str
     """The text before the number, which all checkpoints of a training run share."""
     number: Step | None
-    """None if the name has no number that can be a step."""
+    """The number in the name; None if no number in the name can be a step."""
     is_free: bool = False
-    """Whether a person or a script chose the name; False: the trainer itself did."""
+    """Whether a person or a script chose the name, rather than the trainer."""
     is_sure: bool = True
     """Whether the stem shows that the number counts steps."""
     counts_saves: bool = False
@@ -83,12 +83,12 @@ class NamedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """One file rename that makes a checkpoint loadable by a single name. Paths are relative to the root."""
+    """One file rename that lets the trainer load a checkpoint by a single name; paths are relative to the root."""
 
     source: str
     target: str
     why: str
-    """The problem with the current names, in words that follow "intact on every rank, but"."""
+    """The problem with the current names, as a clause that follows "intact on every rank, but"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,72 +100,77 @@ class Checkpoint:
     aliases: tuple[str, ...] = ()
     """Other names of the same save in the tree: a link to it, a copy of it."""
     prefix: str = ""
-    """The start of its file names, if several training runs may share the folder, each with a different prefix."""
+    """Prefix of its file names, if several training runs with different prefixes may share the folder."""
     run: int = 0
-    """0 for the first run of the tree; a higher one was started later."""
+    """Number of the run, from 0 for the first run in the tree; later runs have higher numbers."""
     label: str | None = None
-    """The name without the run, which saves of several runs may share; None if names show no runs."""
+    """Name without the run number, which saves of several runs may share; None if names show no runs."""
     sort_key: tuple[int, ...] = ()
-    """Orders the saves of one run as their names do. Only for comparison, except by the layout that made the key."""
+    """Key that sorts the saves of one run in the order of their names.
+
+    Only the layout that made the key may use it other than for comparison.
+    """
     facts: Facts = ()
     """Further facts for display, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if unknown."""
     claims: tuple[NameClaim, ...] = ()
-    """The values of inner scalars according to the checkpoint's name."""
+    """Values of scalars in the shards, according to the checkpoint's name."""
     rules: ScalarRules = NO_RULES
     """The scalars in its shards, and the rules about them."""
     scalars: Scalars
-    """The values from one rank's shard; `verify` checks that the other ranks agree."""
+    """Values from one rank's shard; `verify` checks that the other ranks agree."""
     step: Step | None
-    """True global step; None if unknown."""
+    """Actual global step; None if unknown."""
     step_source: StepSource
     named: NamedStep | None = None
-    """The step in the name; None in a layout that compares names with the content elsewhere."""
+    """The step in the name; None if the layout compares names with the content in another way."""
     identity: str | None = None
-    """A value unique to each save: two checkpoints with the same value are copies. None if unknown."""
+    """Identifier that is unique to each save; checkpoints with the same value are copies. None if unknown."""
     order: int | None = None
-    """A value inside the checkpoint that grows from save to save: a time, batches read."""
+    """Value inside the checkpoint that grows with each save, such as a time or a number of batches; None if unknown."""
     committed_ns: int | None = None
-    """When it was committed by its own record, in nanoseconds since 1970."""
+    """Time of the commit according to the trainer's record, in nanoseconds since 1970; None if unknown."""
     step_remedy: str | None = None
-    """If the step is unknown: what the user can do to make it known; None if nothing helps."""
+    """What the user can do to determine an unknown step; None if nothing helps, or if the step is known."""
     shards: tuple[Shard, ...]
     """Sorted by (rank, path)."""
     topology: Topology
-    """`world_size` is set if the files contain it."""
+    """Parallel sizes; `world_size` is set if the files record it."""
     format: FormatName
     expected: tuple[str, ...] | None = None
     """Paths of its files according to the trainer's own record; None if there is no such record."""
     digests: tuple[tuple[str, str], ...] = ()
-    """SHA-256 of files by their paths, 64 hexadecimal digits each, as the trainer's own record has them; sorted."""
+    """SHA-256 of each file, from the trainer's own record, as 64 hexadecimal digits; pairs (path, digest), sorted."""
     commit: CommitState
-    """Required of every layout: an unfinished save is never chosen, whatever its files look like."""
+    """Whether the save is finished. Every layout must set it, because an unfinished save is never chosen."""
     content: Content
-    """Required of every layout: a run never resumes from weights alone unless requested."""
+    """What the save contains. Every layout must set it, because a run resumes from weights alone only on request."""
     is_tracked: bool = False
-    """Whether a trainer's record names it as the best save, or as the last, from which a start without a named save
-    continues."""
+    """Whether a trainer's record names this checkpoint as its best or last save.
+
+    A start without a named save continues from such a checkpoint.
+    """
     health: Health = Health.UNKNOWN
-    """As the trainer recorded it inside the checkpoint."""
+    """Health that the trainer recorded inside the checkpoint."""
     records_measured_health: bool = False
-    """Whether its writer records the health only if it was measured, whatever the number of pipeline stages."""
+    """Whether the trainer records the health only if it was measured, for any number of pipeline stages."""
     renames: tuple[Rename, ...] = ()
-    """The renames needed before the trainer can load it by one name."""
+    """Renames needed before the trainer can load the checkpoint by one name."""
     findings: tuple[Finding, ...] = ()
-    """Findings of the listing alone, such as missing ranks or shards that are not files."""
+    """Findings from the listing alone, such as missing ranks or shards that are not files."""
 
     @property
     def key(self) -> CheckpointKey:
-        """Key within the tree, because two training runs or two formats may share a name."""
+        """Key of the checkpoint within its tree, because a name may occur in two training runs or two formats."""
         return self.prefix, self.name, self.format
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks that have a shard, ascending."""
+        """Ranks that have a shard, ascending."""
         return tuple(sorted({shard.rank for shard in self.shards if shard.rank is not None}))
 
     @property
     def samples(self) -> int | None:
-        """Samples consumed by the training, according to this checkpoint; None if unknown."""
+        """Number of samples that training had consumed, according to this checkpoint; None if unknown."""
         if self.scalars.samples is not None:
             return self.scalars.samples
         size = self.scalars.global_batch_size
@@ -173,9 +178,9 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> ByteCount | None:
-        """Total size of the shards; None if the listing has no sizes."""
+        """Total size of the shards in bytes; None if the listing has no sizes."""
         total = 0
-        for shard in self.shards:  # a report calls this for half a million shards
+        for shard in self.shards:  # a report reads this property for half a million shards
             if shard.stamp is None:
                 return None
             total += shard.stamp.size
@@ -183,11 +188,14 @@ class Checkpoint:
 
     @property
     def saved_ns(self) -> int | None:
-        """Time at which the last shard was written, from file times, in nanoseconds since 1970; None if unknown."""
+        """Time of the last write to a shard, from file times, in nanoseconds since 1970; None if unknown."""
         return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
-        """Return whether saves of two runs have the same label, and the same step if both steps are known."""
+        """Return whether two saves of different runs have the same name.
+
+        The steps must also be equal, if both are known.
+        """
         is_same = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
         return is_same and self.label is not None and self.run != other.run and same_step
@@ -195,56 +203,59 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run (process start) of the training in this tree."""
+    """One run in this tree: the saves between one process start and the next."""
 
     prefix: str
     run: int
     first_step: Step | None
     last_step: Step | None
-    """Highest true step with any file on disk, intact or not."""
+    """Highest actual step that has a file on disk, intact or not."""
     world_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """The last save according to the trainer's tracker."""
+    """The last save, as named by the trainer's tracker."""
 
     name: str
     """Name of the checkpoint, which may not exist."""
     step: Step | None
-    """The step of that name."""
+    """Step in that name; None if unknown."""
     written_ns: int | None
-    """Time of the tracker's last write, from its mtime; None if the disk does not report it."""
+    """Time of the last write to the tracker, from its mtime, in nanoseconds since 1970; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsGiven:
-    """The parts of a recorded tree that an answer rests on."""
+    """The parts that were read of a tree recorded by several machines."""
 
     given: int
-    """Parts that were read."""
+    """Number of parts that were read."""
     of: int
-    """Total number of parts of the same run."""
+    """Number of parts that the same run has in total."""
     missing: tuple[int, ...]
     """Numbers, from 1, of the parts that are missing or unreadable."""
     stale: tuple[int, ...]
     """Numbers of the parts that were recorded before the last file was written."""
     nodes: tuple[str, ...]
-    """Hosts that recorded the parts, sorted."""
+    """Names of the hosts that recorded the parts, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The contents of a folder: checkpoints in the order (prefix, run, step, name), and everything else."""
+    """All checkpoints of a folder, and the other files in it.
+
+    Checkpoints are sorted by (prefix, run, step, name).
+    """
 
     root: str
-    """The folder with the checkpoints, as the user would write it."""
+    """The folder with the checkpoints, as the user would type it."""
     layout: str
-    """The value of `--layout` for it."""
+    """Name of the layout, as for `--layout`."""
     checkpoints: tuple[Checkpoint, ...]
     runs: tuple[RunSummary, ...]
     findings: tuple[Finding, ...]
-    """About the tree: records that disagree, strays, files in progress. By (code, path)."""
+    """Findings about the tree, such as contradicting records, stray files, or files in progress; by (code, path)."""
     folder_ranks: tuple[Rank, ...] = ()
     """Ranks that have a folder, ascending, with or without files."""
     unlisted: tuple[str, ...] = ()
@@ -252,14 +263,14 @@ class Inventory:
     strays: tuple[str, ...] = ()
     """Paths that are neither checkpoints nor known records; sorted."""
     mere_names: tuple[str, ...] = ()
-    """The strays that have a shard's name but are not shards: empty, zeroed, or of unknown format."""
+    """Strays that are named like shards but are not shards: empty, zero-filled, or in an unknown format."""
     tracked: Tracked | None = None
-    """None if there is no tracker, or it names no checkpoint."""
+    """The last save according to the tracker; None if there is no tracker, or it names no checkpoint."""
     parts: PartsGiven | None = None
-    """The parts, if several machines recorded the tree; None if this machine read it."""
+    """The parts, if several machines recorded the tree; None if this machine read it itself."""
 
     def path_of(self, inner: str) -> str:
-        """Return the path of a file or folder in the tree, as the user would write it.
+        """Return the path of a file or folder in the tree, as the user would type it.
 
         Args:
             inner: Its path relative to the root.
@@ -267,30 +278,30 @@ class Inventory:
         return inner if self.root == "." else f"{self.root}/{inner}"
 
     def named(self, name: str) -> Checkpoint | None:
-        """Return the first save with this name; None if no save has it."""
+        """Return the first save with this name, or None if there is no such save."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Answered):
-    """The answer of `scan`, with its time."""
+    """The answer of `scan`, with the time at which it was made."""
 
     NOUN = "inventory"
 
     inventory: Inventory
     now: float
-    """Seconds since 1970, the reference time for ages."""
+    """Reference time for ages, in seconds since 1970."""
     limit: int | None = None
-    """Checkpoints that a table shows, newest first; None shows all."""
+    """Maximum number of checkpoints in a table, newest first; None for all."""
     view: View = USUAL
 
     def in_short(self) -> dict[str, object]:
-        """Return the tree's path and the number of checkpoints."""
+        """Return the path of the tree and the number of checkpoints."""
         return {"root": self.inventory.root, "checkpoints": len(self.inventory.checkpoints)}
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code for damage that the listing shows: a missing rank, or a shard that is not a file."""
+        """Exit code for the damage that the listing shows: a missing rank, or a shard that is not a file."""
         findings = (finding for checkpoint in self.inventory.checkpoints for finding in checkpoint.findings)
         return of_findings([*self.inventory.findings, *findings])
 
@@ -298,10 +309,10 @@ class Listing(Answered):
 def shorter_shards(
     checkpoints: Sequence[Checkpoint],
 ) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
-    """Yield shards that may be truncated: shorter than in a neighbouring save, although not all ranks' shards are.
+    """Yield shards that may be truncated, because the same shard of a neighbouring save is larger.
 
-    Sizes prove nothing; the result is for people to check. A difference below 0.1 % is not reported, because content
-    other than tensors may be shorter.
+    A save whose shards are all smaller is not reported, and neither is a difference below 0.1 %, because content other
+    than tensors may be shorter. The result is a hint for people: a size proves nothing.
 
     Args:
         checkpoints: The saves, in the order of the report.
@@ -323,7 +334,7 @@ def shorter_shards(
 
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
-    """Return each rank's shard of each role with its size; None if a role has several shards or a size is unknown."""
+    """Return the shard of each rank and role with its size; None if a role has several shards or a size is unknown."""
     sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards

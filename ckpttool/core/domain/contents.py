@@ -1,4 +1,4 @@
-"""Contents of a shard or a checkpoint: tensors, scalars, writer and checksums."""
+"""Contents of a shard or a checkpoint: tensors, scalars, producer and checksums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shape: TypeAlias = "tuple[int, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementStats:
-    """The statistics of one tensor, over all files that contain it or a part of it."""
+    """Statistics of one tensor, combined over all files that contain it or a slice of it."""
 
     elements: int
     nans: int
@@ -31,12 +31,13 @@ class ElementStats:
     """Smallest finite element; None if no element is finite."""
     greatest: float | None
     norm: float
-    """L2 norm of the finite elements; for several files, the largest norm, because the files may hold slices or copies.
+    """L2 norm of the finite elements. For several files, the largest of their norms, because files may hold slices or
+    copies.
     """
 
     @property
     def absmax(self) -> float | None:
-        """Largest magnitude of the finite elements."""
+        """Largest magnitude of the finite elements; None if no element is finite."""
         return None if self.least is None or self.greatest is None else max(abs(self.least), abs(self.greatest))
 
     def join(self, other: ElementStats) -> ElementStats:
@@ -55,50 +56,50 @@ class ElementStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The readable contents of one shard. Picklable."""
+    """Contents of one shard, as far as they could be read. The object can be pickled."""
 
     path: str
-    """POSIX, relative to the root."""
+    """POSIX path, relative to the root."""
     rank: Rank | None
     role: ShardRole
     format: FormatName | None
-    """Format according to the content; None if it could not be opened."""
+    """Format according to the content; None if the file could not be opened."""
     nbytes: ByteCount | None
     """Size of the file."""
     schema: str
-    """Equal for two shards with the same tensors."""
+    """Hash of the tensors' names, types and shapes: equal for two shards with the same tensors."""
     entries: tuple[TensorEntry, ...] = ()
-    """The offset of the elements may be that of another file with the same tensors."""
+    """The declared tensors. Offsets may come from another file with the same tensors."""
     stats: tuple[ElementStats | None, ...] = ()
-    """One for each entry, if statistics were requested; None for non-numeric or unselected entries."""
+    """Statistics of each entry, if requested; None for entries that are non-numeric or not selected."""
     values: tuple[tuple[str, Value], ...] = ()
-    """Values of one-element tensors, and of other data in a torch file; by name."""
+    """Values of one-element tensors, and of other data in a torch file, sorted by name."""
     producer: str | None = None
-    """The writer, and the version of the format, if the bytes show them."""
+    """Program that wrote the file, and version of the format, if the bytes show them."""
     metadata: tuple[tuple[str, str], ...] = ()
     checksum: tuple[str, str] | None = None
-    """The kind and value of the file's own checksum; not compared with anything."""
+    """Kind and value of the checksum in the file itself, which is not compared with anything."""
     unread: int = 0
-    """Tensors of kinds that ckpttool does not read."""
+    """Number of tensors of types that ckpttool does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """One tensor of a checkpoint."""
+    """One tensor of a checkpoint, over all of its files."""
 
     name: str
     dtype: str
-    """The type on most ranks, by its name in safetensors."""
+    """Element type on most ranks, as a safetensors name."""
     shape: Shape
-    """The shape on most ranks."""
+    """Shape on most ranks."""
     nbytes: ByteCount
-    """Bytes in one file."""
+    """Size in one file."""
     ranks: tuple[Rank, ...]
-    """The ranks that have it, ascending; empty if all ranks share the file."""
+    """Ranks that have the tensor, ascending; empty if all ranks share the file."""
     files: int
-    """Number of files that contain it."""
+    """Number of files that contain the tensor."""
     others: tuple[tuple[str, Shape, tuple[Rank, ...]], ...] = ()
-    """Types and shapes under this name on ranks that differ from most."""
+    """Different types and shapes under the same name, each with its ranks."""
     stats: ElementStats | None = None
 
     @property
@@ -109,27 +110,27 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarRow:
-    """One scalar of a checkpoint."""
+    """One scalar of a checkpoint, over all of its files."""
 
     name: str
     value: Value
-    """The value in most files."""
+    """Value in most files."""
     others: tuple[tuple[Value, tuple[Rank, ...]], ...] = ()
-    """The different values on other ranks."""
+    """Different values, each with its ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedDigest:
-    """A manifest's record of a file."""
+    """Digest of a file according to a manifest."""
 
     xxh3_128: str
     first_seen: str
-    """When the file was sealed."""
+    """Time at which this content was first sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """The readable contents of one file."""
+    """Contents of one file, as far as they could be read."""
 
     path: str
     rank: Rank | None
@@ -139,7 +140,7 @@ class FileRow:
     nbytes: ByteCount | None
     tensors: int
     unread: int
-    """Tensors of kinds that ckpttool does not read."""
+    """Number of tensors of types that ckpttool does not read."""
     checksum: tuple[str, str] | None
     seal: SealedDigest | None
 
@@ -151,7 +152,7 @@ class Contents(Answered):
     NOUN = "contents"
 
     inventory: Inventory
-    """The tree, or a stand-in for it around a single file."""
+    """The tree, or a substitute if only a single file was requested."""
     checkpoint: str
     step: Step | None
     file: str | None
@@ -159,11 +160,11 @@ class Contents(Answered):
     files: tuple[FileRow, ...]
     """Sorted by (rank, path)."""
     tensors: tuple[TensorRow, ...]
-    """The requested tensors, by name in natural order."""
+    """The requested tensors, sorted by name in natural order."""
     left_out: int
-    """Number of tensors that no pattern selected."""
+    """Number of tensors that match no pattern."""
     parameters: int
-    """Elements of the selected tensors, excluding optimizer state and scalars, with each tensor counted once."""
+    """Number of elements in the selected tensors, each counted once, without optimizer state and scalars."""
     scalars: tuple[ScalarRow, ...]
     findings: tuple[Finding, ...]
     most_rows: int | None = None
@@ -171,12 +172,12 @@ class Contents(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code for the shards' findings, the same as `verify` returns for their structure."""
+        """Exit code for the findings about the shards; the same code as `verify` has for their structure."""
         return of_findings(self.findings)
 
 
 def elements_in(shape: Sequence[int]) -> int:
-    """Count the elements of a shape; a scalar has one."""
+    """Return the number of elements of a tensor with this shape; 1 for a scalar."""
     count = 1
     for dim in shape:
         count *= dim
@@ -184,7 +185,7 @@ def elements_in(shape: Sequence[int]) -> int:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a tensor is selected by its name or a shell pattern; without patterns, all are selected."""
+    """Return whether a tensor's name equals or matches a pattern; without patterns, all tensors are selected."""
     from fnmatch import fnmatchcase
 
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Position of the data after a resume, in the trainer's own units, with its questions and answers."""
+"""Position of the data after a resume, in the trainer's own units, and the questions about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DataEffect(str, Enum):
-    """The effect of a resume on the samples."""
+    """Effect of a resume on the training samples."""
 
     EXACT = "exact"
     REPEATS = "repeats"
@@ -26,34 +26,36 @@ class DataEffect(str, Enum):
     RESTARTS = "restarts"
     """The data start again from the beginning."""
     REFUSES = "refuses"
-    """The trainer stops."""
+    """The trainer refuses to start."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBatches:
-    """The data loader skips the consumed samples, in batches of the *new* global batch size."""
+    """A skip of the consumed samples by the data loader, in batches of the *new* global batch size."""
 
     batches: int
-    """Batches to skip."""
+    """Number of batches to skip."""
     repeated_samples: int | None
-    """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks). None
-    if samples repeat but the batch size, and so their number, is unknown."""
+    """Number of samples that the resumed run sees again, because the skip is a whole number of batches (and sinks).
+
+    None if samples repeat but the batch size is unknown.
+    """
     samples: int | None
-    """Samples consumed before the position where the data resume; None if the batch size is unknown (and not needed).
+    """Samples consumed before the position at which the data resume; None if the batch size is unknown and not needed.
     """
     global_batch_size: int | None
-    """New global batch size in samples; None if neither a shard nor the user gave it."""
+    """New global batch size in samples; None if neither a shard nor the user provides it."""
     sink_size: int | None = None
-    """Batches per data sink, if the skip was rounded down to a multiple of this number."""
+    """Batches per data sink, if the skip was rounded down to whole sinks; otherwise None."""
     lost_samples: int | None = 0
-    """Samples skipped on purpose; None if their number is unknown without a batch size."""
+    """Number of samples skipped on purpose; None if the batch size is unknown."""
     begins_anew: bool = False
     """Whether the data are new, so that earlier consumption does not count."""
 
     @property
     def effect(self) -> DataEffect:
-        """Effect on the samples, the most severe first."""
+        """Most severe effect of the skip on the samples."""
         if self.begins_anew:
             return DataEffect.RESTARTS
         if self.lost_samples != 0:
@@ -62,65 +64,68 @@ class SkipBatches:
 
 
 class SampleSource(str, Enum):
-    """The source of the number of consumed samples."""
+    """Source of the number of consumed samples."""
 
     CONTENT = "content"
-    """The save itself: its trainer counts them."""
+    """The save itself, because its trainer counts samples."""
     COMPUTED = "computed"
     """Computed from the step and the batch size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoesOn:
-    """The trainer continues on its own: from samples that it counts, states that it saved, or its step alone."""
+    """Position from which the trainer continues without a data setting.
+
+    The trainer uses samples that it counts, data loader states that it saved, or only its step.
+    """
 
     effect: DataEffect
     why: str | None = None
-    """The reason, in one sentence; None if the numbers explain it."""
+    """Reason in one sentence; None if the numbers explain it."""
     samples: int | None = None
-    """Samples consumed at the save; None if unknown or not used."""
+    """Number of samples consumed at the save; None if unknown or not used."""
     source: SampleSource | None = None
-    """The source of `samples`; None if there is no source, or if the trainer uses only samples."""
+    """Source of `samples`; None if there is no source, or if the trainer uses only samples."""
     tokens: int | None = None
-    """Tokens consumed, if the trainer counts tokens."""
+    """Number of tokens consumed, if the trainer counts tokens."""
     batches: int | None = None
-    """Batches of the new size that the trainer treats as consumed; None if the trainer does not count batches, or the
-    number is unknown."""
+    """Number of batches of the new size that the trainer treats as consumed; None if unknown or not counted."""
     repeated: int | None = None
-    """Samples that are read again; None if unknown."""
+    """Number of samples that are read again; None if unknown."""
     lost: int | None = None
-    """Samples that are never read; None if unknown."""
+    """Number of samples that are never read; None if unknown."""
     where: str | None = None
-    """Folder or file of the data loader's states that the trainer will read; None if the trainer reads no such
-    states."""
+    """File or folder of the data loader states that the trainer will read; None if it reads none."""
     exact_with: tuple[TrainerSetting, ...] = ()
-    """Settings with which no sample is repeated or lost; empty if no such settings exist or are needed."""
+    """Settings that prevent repeated or lost samples; empty if no settings exist or are needed."""
     exact_if: tuple[str, ...] = ()
-    """The conditions under which no sample is repeated, lost or moved, with the versions that matter: clauses without a
-    leading "if" or a final full stop. An exact position assumes that they are true; for any other position they are
-    false or not checked. Empty: no conditions."""
+    """Conditions under which no sample is repeated, lost or moved, with the versions that matter.
+
+    Each condition is a clause without "if" and without a full stop. An exact position assumes that all conditions are
+    true. For any other position, they are false or not checked. Empty if there are no conditions.
+    """
     unchanged: SkipBatches | None = None
-    """The batches that would be skipped if nothing changed; None if the trainer skips no batches."""
+    """The skip if nothing changed; None if the trainer skips no batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The data position of the resumed run is unknown."""
+    """An unknown data position of the resumed run."""
 
     why: str
-    """One sentence."""
+    """Reason in one sentence."""
 
 
 DataPosition: TypeAlias = SkipBatches | GoesOn | Unknown
 
 
 def effect_of(position: DataPosition) -> DataEffect:
-    """Return the effect on the samples."""
+    """Return the effect of the data position on the samples."""
     return DataEffect.UNKNOWN if isinstance(position, Unknown) else position.effect
 
 
 def skip_of(position: DataPosition) -> SkipBatches | None:
-    """Return the batches that are skipped, or would be if nothing changed; None if no batches are skipped."""
+    """Return the skip, or the skip that would apply if nothing changed; None if no batches are skipped."""
     match position:
         case SkipBatches():
             return position
@@ -132,19 +137,19 @@ def skip_of(position: DataPosition) -> SkipBatches | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSegment:
-    """Consecutive past steps at one global batch size."""
+    """A segment of past steps with one global batch size."""
 
     steps: int
-    """Batches consumed in this stretch."""
+    """Number of batches consumed in this segment."""
     global_batch_size: int
     """Samples per batch over all ranks."""
 
 
 def segments(texts: Sequence[str]) -> tuple[BatchSegment, ...]:
-    """Parse `STEPS:GBS`.
+    """Parse texts of the form `STEPS:GBS`.
 
     Raises:
-        UsageError: A text is not two whole numbers.
+        UsageError: A text does not consist of two integers.
     """
     return tuple(_segment(text) for text in texts)
 
@@ -167,10 +172,10 @@ SEGMENT: Final = Option(
 
 
 def change(text: str) -> tuple[Step, int | None]:
-    """Parse `STEP[:GBS]`.
+    """Parse a text of the form `STEP[:GBS]`.
 
     Raises:
-        UsageError: The text is not one whole number, or two separated by a colon.
+        UsageError: The text is not one integer, or two integers separated by a colon.
     """
     step, colon, batch = text.partition(":")
     if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
@@ -192,7 +197,7 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """Samples per batch over all ranks; None leaves the size unchanged."""
+    """Samples per batch over all ranks; None if the size does not change."""
     old_global_batch: Annotated[
         int | None,
         Option(
@@ -202,13 +207,13 @@ class DataQuestion:
             least=1,
         ),
     ] = None
-    """Samples per batch so far, for checkpoints that do not record this size."""
+    """Previous samples per batch, for checkpoints that do not record this size."""
     sink_size: int | None = None
     """Batches per data sink in the resumed run; None if there is no data sinking, or the size is unknown."""
     segments: Annotated[tuple[BatchSegment, ...], SEGMENT] = ()
-    """Earlier segments at other batch sizes, oldest first; the remaining steps ran at the checkpoint's size.
+    """Earlier segments with other batch sizes, oldest first; the remaining steps used the checkpoint's size.
 
-    Used only if no shard records them: a step counts batches of the size recorded with it, whatever ran before.
+    Used only if no shard records the batch size, because a recorded step counts batches of the size recorded with it.
     """
     new_dataset: Annotated[bool, Option("--new-dataset", "Read the data from the beginning.", "Data position")] = False
     dataset_changed_at: Annotated[
@@ -224,10 +229,10 @@ class DataQuestion:
     ] = None
     """Steps completed when the data set was replaced; None if it was not replaced."""
     dataset_changed_batch: int | None = None
-    """Samples per batch of this step count; None if the size is the same as for the checkpoint's own step."""
+    """Samples per batch for `dataset_changed_at`; None if the size is the same as for the checkpoint's own step."""
 
     def assert_consistent(self) -> None:
-        """Reject options that contradict each other.
+        """Raise an error if options contradict each other.
 
         Raises:
             UsageError: Two options contradict each other.
@@ -238,54 +243,52 @@ class DataQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastSizes:
-    """The batch sizes recorded by the saves on the path to a checkpoint."""
+    """Batch sizes that were recorded by the saves on the path to a checkpoint."""
 
     batch_sizes: tuple[int, ...] = ()
-    """Samples per batch that any of these saves records, ascending; at each change the step was recomputed."""
+    """Samples per batch in these saves, ascending. The trainer recomputed the step at each change."""
     unrecorded_steps: int = 0
-    """Highest step of those saves that record no batch size: the trainer continued from it without converting it."""
+    """Highest step of a save without a recorded batch size. The trainer continued from this step without conversion."""
     why_unrecorded: str | None = None
-    """The saves of this trainer that do not record the batch size; None if unknown."""
+    """Which saves of this trainer do not record the batch size; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipAnswer(Answered):
-    """The batches to skip after a change of the batch size."""
+    """Answer with the number of batches to skip after a change of the batch size."""
 
     NOUN = "skip"
 
     skip: SkipBatches
     steps: Step
-    """Batches consumed."""
+    """Number of batches consumed."""
     old_global_batch: int | None
-    """Samples per batch before the change; None if segments give it."""
+    """Samples per batch before the change; None if segments define it."""
     exact_sizes: tuple[int, ...]
-    """Global batch sizes near the requested one at which no sample is repeated; empty if the requested size is
-    exact."""
+    """Global batch sizes near the requested size that repeat no sample; empty if the requested size repeats none."""
     told: TrainersSkip | None
-    """None if the trainer has no setting for it."""
+    """The setting for the skip; None if the trainer has no such setting."""
     by_trainer: str | None = None
-    """How the trainer skips the batches without a setting, in words; None if the trainer does not, or this is
-    unknown."""
+    """Description of how the trainer skips batches without a setting; None if it does not, or if this is unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 0, because the answer is pure arithmetic."""
+        """Exit code, always 0, because the answer is pure arithmetic."""
         return ExitCode.OK
 
     @property
     def data_skip_steps(self) -> int:
-        """Batches of the new global batch size that the data loader skips."""
+        """Number of batches of the new global batch size that the data loader skips."""
         return self.skip.batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersSkip:
-    """A skip, expressed as a setting of one trainer."""
+    """The skip, as a setting of one trainer."""
 
     setting: str
     value: int | bool
     remark: str | None = None
-    """Why this setting and not the expected one."""
+    """Explanation if this setting is not the one that users expect; otherwise None."""
     whole_sinks: str = ""
-    """Name of the trainer that counts whole data sinks."""
+    """Name of the trainer, if it counts whole data sinks; otherwise empty."""

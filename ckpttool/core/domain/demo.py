@@ -1,4 +1,4 @@
-"""A small damaged tree to try things on."""
+"""The answer of `demo`: a small damaged tree for experiments."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo(Answered):
-    """The folder of the demo tree, and its damage."""
+    """Location of the demo tree, and its damage."""
 
     NOUN = "demo"
 
     folder: str
-    """The folder, as the user gave it; the following paths are relative to it."""
+    """The folder, as the user typed it; the following paths are relative to it."""
     tree: str
     """The folder of the checkpoints."""
     config: str
-    """The training config that the run was started with."""
+    """The training config of the run that wrote the tree."""
     damaged: tuple[str, ...]
-    """The shards that are truncated."""
+    """The truncated shards."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 0, because the folder was written."""
+        """Exit code, always 0, because the folder was written."""
         return ExitCode.OK

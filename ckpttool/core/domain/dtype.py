@@ -17,7 +17,7 @@ class DType(Enum):
     F6_E2M3 = "F6_E2M3"
     F6_E3M2 = "F6_E3M2"
     I4X2 = "I4X2"
-    """Two 4-bit integers in a byte, which count as one element (MindSpore's `qint4x2`)."""
+    """Two 4-bit integers in one byte, which count as one element (MindSpore's `qint4x2`)."""
     U8 = "U8"
     I8 = "I8"
     F8_E5M2 = "F8_E5M2"
@@ -39,13 +39,13 @@ class DType(Enum):
     C64 = "C64"
     C128 = "C128"
     STRING = "STRING"
-    """One text of any length in UTF-32; its shape is `()`, and only its spans show its size in bytes."""
+    """One UTF-32 text of any length. Its shape is `()`, and only its spans show its size in bytes."""
     OPAQUE = "OPAQUE"
-    """Bytes without elements, such as the state of a random generator; shape as for STRING."""
+    """Bytes without elements, such as the state of a random generator; the shape is `()`."""
 
     @property
     def bits(self) -> int:
-        """Width of one element in bits: one character of a STRING, one byte of an OPAQUE."""
+        """Width of one element in bits; the element is a character for STRING and a byte for OPAQUE."""
         return _BITS[self]
 
 

@@ -1,4 +1,7 @@
-"""Expected files of a save, with the evidence. A layout provides it; a rule compares it with the listing."""
+"""The files that a save should have, with the evidence.
+
+A layout states the expectation; a rule compares it with the listing.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +18,50 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldEvidence:
-    """External evidence for the number of ranks of the training."""
+    """Evidence for the number of ranks from outside the tree."""
 
     world_size: int
     source: str
-    """Words that complete the sentence 'expected N ranks because …'."""
+    """Clause that completes the sentence 'expected N ranks because …'."""
     declared: bool
-    """True if the user or a config declares it, which is trusted; False for leftover files, which are only evidence."""
+    """Whether the user or a config declares the number, so that it is trusted. False for leftover files."""
     confirms: bool = False
-    """Whether it only confirms: the start may have a different size from the save, so this evidence decides only
-    uncertain cases with its size. A config that lets the trainer re-slice is such evidence."""
+    """Whether the evidence only confirms a number, because the start may have a different size from the save.
+
+    It then decides only if its number settles an uncertain case. An example is a config that lets the trainer re-slice.
+    """
     at_least: bool = False
-    """Whether each of these ranks will also load a separate file: no file below this number may be missing, and extra
-    files do no harm. The devices of a data-parallel start are such evidence."""
+    """Whether the number is a minimum, because each of these ranks loads a separate file.
+
+    No file below this number may be missing; additional files do no harm. An example is the number of devices of a
+    data-parallel start.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """External evidence about a tree."""
+    """Evidence about a tree from outside the tree."""
 
     worlds: tuple[WorldEvidence, ...] = ()
-    """The user's own number first."""
+    """Evidence for the number of ranks; the user's own number comes first."""
     weights_alone: bool = False
-    """Whether a config says that no optimizer state is saved: then its absence is not a fault."""
+    """Whether a config says that no optimizer state is saved, so that its absence is not a fault."""
 
 
 class RankFiles(str, Enum):
-    """Where a layout puts the ranks' files of a save."""
+    """Where a layout stores the files of the ranks."""
 
     TOGETHER = "together"
-    """Folders that all ranks write to: an absent file is missing."""
+    """In folders that all ranks write to, so that an absent file is missing."""
     UNCOUNTED = "uncounted"
-    """Folders that all ranks write to, without a record of the number of ranks: more ranks may have written on other
-    machines."""
+    """In folders that all ranks write to, but without a record of the number of ranks.
+
+    More ranks may have written on other machines.
+    """
     APART = "apart"
-    """A folder per rank: if machines save to local disks, each machine has only the folders of its ranks."""
+    """In a folder per rank. If machines save to local disks, each machine has only the folders of its own ranks."""
     UNKNOWN = "unknown"
-    """Unknown: an absent file may be on another machine."""
+    """Unknown, so that an absent file may be on another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +70,20 @@ class WorldSize:
 
     world: int
     why: str
-    """Words that complete the sentence 'expected N ranks because …'."""
+    """Clause that completes the sentence 'expected N ranks because …'."""
     remedy: str
-    """The remedy for a missing rank."""
+    """Remedy for a missing rank."""
     confirmed: bool = True
-    """False if only the ranks' files show the number."""
+    """False if the number comes only from the files present."""
 
     def missing(self, subject: str, code: Row, path: str, ranks: Sequence[int]) -> Finding:
-        """Return the finding about missing files, with the reason why they were expected.
+        """Return the finding for missing files, including why they were expected.
 
         Args:
-            subject: The missing files, in a few words.
-            code: The code for a rank's whole folder, or for its file.
-            path: The file or the folder; for several, the save's name.
-            ranks: The ranks of the missing files.
+            subject: Description of the missing files, in a few words.
+            code: Code of the finding: one for a complete folder of a rank, one for its file.
+            path: Path of the file or the folder; for several files, the save's name.
+            ranks: Ranks of the missing files.
         """
         message = f"{subject} (expected {self.world} ranks because {self.why})"
         return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
@@ -81,7 +91,7 @@ class WorldSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesByPath:
-    """All of these files, as named by the trainer's own record of the save."""
+    """Files that the trainer's own record of the save lists by path; all are expected."""
 
     paths: tuple[str, ...]
     ranks: Mapping[str, Rank]
@@ -90,12 +100,12 @@ class FilesByPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesByRank:
-    """One file of each of these roles on each rank."""
+    """One file per rank and role."""
 
     size: WorldSize
     roles: tuple[ShardRole, ...]
     absent: Callable[[Rank, ShardRole], Finding]
-    """Creates the layout's finding that a rank's file is missing, or that it is unknown whether it is missing."""
+    """Function that makes the layout's finding for a rank's absent file, which is missing or may be elsewhere."""
 
 
 ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
@@ -103,36 +113,38 @@ ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The expected files of one save."""
+    """The files that one save should have."""
 
     files: ExpectedFiles | None
-    """None if unknown; it is then also unknown whether the save is intact."""
+    """The expected files; None if unknown, so that it is also unknown whether the save is intact."""
     topology: Topology
-    """Required number of ranks, or the fact that all ranks share its files."""
+    """Topology with the required number of ranks, or with `shared` set."""
     doubts: tuple[Finding, ...] = ()
-    """Findings against this expectation itself; reported before missing files."""
+    """Findings that question this expectation; reported before missing files."""
     notes: tuple[Finding, ...] = ()
     """Other findings; reported after missing files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The expected files of every save of a tree."""
+    """The files that every save of a tree should have."""
 
     checkpoints: tuple[Expectation, ...]
-    """In the order of the inventory."""
+    """One expectation per checkpoint, in the order of the inventory."""
     runs: tuple[RunSummary, ...]
-    """The checkpoints of the inventory, with the sizes as determined."""
+    """The runs of the inventory, with the sizes that were determined."""
     findings: tuple[Finding, ...] = ()
-    """Findings about the tree: a smaller number of ranks was accepted as intended."""
+    """Findings about the tree, such as a smaller number of ranks that was accepted as intended."""
 
 
 def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
-    """Find files that are shorter than the save's own record requires; empty files have a separate finding.
+    """Return findings for files that are shorter than the save's own record requires.
+
+    Empty files are not included, because they have a separate finding.
 
     Args:
         shards: The shards of one save.
-        stamps: The stamps of the files, by path, if known.
+        stamps: The known stamps of the files, by path.
     """
     return tuple(
         helped(

@@ -1,4 +1,4 @@
-"""Findings: one problem each, with a stable code."""
+"""Findings: single problems, each with a stable code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class _Extras(TypedDict, total=False):
-        """Optional details of a finding in addition to its message; the fields of `Finding` with the same names."""
+        """Optional fields of a finding, with the same names as in `Finding`."""
 
         path: str | None
         tensor: str | None
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem or notable fact, in one sentence."""
+    """One problem or notable fact, described in one sentence."""
 
     code: Row
     severity: Severity
     message: str
     """One sentence with the expected and the actual value."""
     path: str | None = None
-    """POSIX, relative to the inventory's root (a config's findings: as the user gave it)."""
+    """POSIX path, relative to the inventory's root; for findings about a config, as the user typed it."""
     tensor: str | None = None
     expected: str | None = None
     actual: str | None = None
     remedy: str | None = None
-    """The next command to run or the setting to change."""
+    """Next command to run, or setting to change."""
     line: int | None = None
-    """Line in a text file, from 1."""
+    """Line number in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """The ranks of the files, ascending; `path` is the first rank's file. Empty if there is no rank or it is
-    unknown."""
+    """Ranks of the files, ascending; `path` is the file of the first rank. Empty if there is no rank or it is unknown.
+    """
     fact: str | None = None
-    """The beginning of `message`, if the rest is a consequence; None if no consequence follows. Not in JSON."""
+    """Beginning of `message` that states the fact, if the rest states a consequence; otherwise None. Not in JSON."""
 
     @property
     def is_tie(self) -> bool:
-        """Whether one of two saves is wrong and it is unknown which, so that this one may be intact."""
+        """Whether one of two saves is wrong but it is unknown which, so that this save may be intact."""
         return self.code is Code.SCHEMA_DIFFERS and self.severity is Severity.UNKNOWN
 
 
@@ -64,22 +64,22 @@ def note(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
 
 
 def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return a suspicion: the fact may be legal or damage, so the checkpoint does not count as good."""
+    """Return a suspicion: a fact that may or may not be damage, so that the checkpoint does not count as good."""
     return Finding(code=code, severity=Severity.SUSPECT, message=message, **extras)
 
 
 def unknown(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return a finding for an unknown state: something could not be checked, or it changed while it was checked."""
+    """Return a finding about a state that is unknown, because it could not be checked or changed during the check."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 
 def damage(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return certain damage."""
+    """Return a finding about certain damage."""
     return Finding(code=code, severity=Severity.DAMAGE, message=message, **extras)
 
 
 def unsafe(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return a refusal, because reading on would be dangerous."""
+    """Return a refusal to read further, because that would be dangerous."""
     return Finding(code=code, severity=Severity.UNSAFE, message=message, **extras)
 
 
@@ -87,7 +87,7 @@ _MOST_CHARS = 1000
 
 
 def brief(finding: Finding) -> Finding:
-    """Return the finding with a readable length: it may quote a value as long as a file."""
+    """Return the finding with long texts shortened, because a finding may quote a value as long as a file."""
     return replace(
         finding,
         message=_brief(finding.message),
@@ -108,12 +108,12 @@ def _brief(text: str | None) -> str | None:
 
 
 def summary_of(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
-    """Summarize findings: the first, their number, and their ranks or lines.
+    """Return one sentence for several findings: the first message, their number, and their ranks or lines.
 
     Args:
         findings: Findings of one kind; at least one.
         world: Number of ranks, if known.
-        view: Whether to also group by machine, and whether to name every rank.
+        view: Whether to also group ranks by machine, and whether to list every rank.
     """
     message = findings[0].message
     ranks = sorted({rank for finding in findings for rank in finding.ranks})
@@ -138,35 +138,38 @@ def worst(findings: Iterable[Finding]) -> Severity:
 
 
 def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings that prevent a checkpoint from counting as good: all except notes."""
+    """Return the findings that prevent a checkpoint from counting as good: all findings except notes."""
     return tuple(finding for finding in findings if finding.severity > Severity.NOTE)
 
 
 def without_answer(findings: Iterable[Finding]) -> bool:
-    """Return whether evidence for a choice was unavailable: a log, a health file, ranks elsewhere, a limit."""
+    """Return whether evidence for a choice was unavailable: a log, a health file, remote ranks, or a limit."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
     unknowns = [finding for finding in findings if finding.severity is Severity.UNKNOWN]
     return any(finding.code in codes or finding.code.is_elsewhere for finding in unknowns)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
-    """Return whether other machines may have the files missing here, so that completeness is unknown."""
+    """Return whether the files that are missing here may be on other machines."""
     return any(finding.code.is_elsewhere and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 def is_of_absent(finding: Finding) -> bool:
-    """Return whether a file is missing that may be on another machine, which was not read or was read too early."""
+    """Return whether a finding is about a missing file that may be on another machine.
+
+    That machine was not read, or was read before the file was written.
+    """
     codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
     return finding.code in codes and finding.severity >= Severity.UNKNOWN
 
 
 def withheld(findings: Iterable[Finding]) -> bool:
-    """Return whether a file was unreadable, or written while it was read, so that its contents are unknown."""
+    """Return whether the contents of a file are unknown, because it was unreadable or changed while it was read."""
     return any(finding.code in NOT_SEEN and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
-"""Codes for an incomplete view."""
+"""Codes for files that could not be read completely."""
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -175,18 +178,18 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
-"""The remedy for a file under another rank's name."""
+"""Remedy for a file under another rank's name."""
 
 
 def helped(finding: Finding) -> Finding:
-    """Return the finding, with its default remedy if it needs one and has none."""
+    """Return the finding with the default remedy of its code, if it needs a remedy and has none."""
     if finding.remedy is not None or finding.severity is Severity.NOTE:
         return finding
     return replace(finding, remedy=finding.code.remedy)
 
 
 FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
-"""Findings from an earlier read of the content, valid while the files are unchanged."""
+"""Codes of findings from an earlier read of the content, which remain valid while the files are unchanged."""
 
 
 _BY_SEVERITY = {
@@ -209,21 +212,21 @@ _WORST_FIRST = (
     ExitCode.INCOMPLETE,
     ExitCode.NOT_DURABLE,
 )
-"""The order of codes for several trees."""
+"""Priority of exit codes for several trees, worst first."""
 
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the exit code for several codes of one answer: the code of the greatest danger, or 0 without codes."""
+    """Return the exit code of the greatest danger among several; 0 if there are no codes."""
     return _first_of(codes, _SAFEST_FIRST)
 
 
 def of_findings(findings: Iterable[Finding]) -> ExitCode:
-    """Return the safest exit code of the findings."""
+    """Return the safest exit code for the findings."""
     return safest(_BY_SEVERITY[finding.severity] for finding in findings)
 
 
 def of_trees(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the worst of the exit codes for the answers about several trees."""
+    """Return the worst exit code among the answers about several trees."""
     return _first_of(codes, _WORST_FIRST)
 
 

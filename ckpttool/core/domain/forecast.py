@@ -1,4 +1,4 @@
-"""The amount that a verification would read, before it reads anything."""
+"""Estimate of the bytes that a verification would read."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointForecast:
-    """The amount to read of one checkpoint."""
+    """Estimate of the bytes to read for one checkpoint."""
 
     name: str
     asked: bool
-    """False: it would only be read for comparison with another checkpoint."""
+    """False if the checkpoint would only be read for comparison with another checkpoint."""
     shards: int
     tasks: int
-    """Units of work that can run in parallel: a big shard has several."""
+    """Number of tasks that can run in parallel; a big shard has several."""
     nbytes: ByteCount
-    """Approximate; an estimate if only headers are read."""
+    """Number of bytes to read; an estimate if only headers are read."""
     requests: int | None
-    """Minimum number of requests to an object store; None on a disk."""
+    """Minimum number of requests to an object store; None for a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answered):
-    """The amount that `verify` would read. Its ledger may reduce this amount."""
+    """Estimate of the bytes that `verify` would read. Its ledger may reduce this amount."""
 
     NOUN = "forecast"
 
@@ -39,5 +39,5 @@ class Forecast(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if there is anything to read, otherwise 11."""
+        """Exit code: 0 if there is anything to read, otherwise 11."""
         return ExitCode.OK if self.checkpoints else ExitCode.NOTHING_TO_RESUME

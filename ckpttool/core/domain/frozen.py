@@ -1,9 +1,10 @@
-"""The standard library's `dataclass` and `replace`, for frozen values only, at a tenth of the cost of making a class.
+"""Replacements for the standard library's `dataclass` and `replace`, for frozen values only and ten times as fast.
 
 `dataclasses.dataclass` compiles six methods for each class when the class is made. A short command makes a hundred
-classes, which would take longer than reading the disk. Here only `__init__` is compiled, and only if many values are
-made; all other methods are inherited. To type checkers both are the standard library's. `dataclasses.fields` and
-`dataclasses.replace` work as usual; their first call for a class takes as long as fifty calls of our `replace`.
+classes, which would take longer than reading the disk. Here only `__init__` is compiled, and only if a class has
+many instances; all other methods are inherited. Type checkers see the standard library's functions.
+`dataclasses.fields` and `dataclasses.replace` work as usual; their first call for a class takes as long as fifty calls
+of our `replace`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEFAULTS: dict[type, dict[str, object]] = {}
 """Defaults of each class."""
 
 _GETTERS: dict[type, Callable[[object], tuple[object, ...]]] = {}
-"""Field getters of classes with many values: reports of thousands of ranks are counted and compared by their fields."""
+"""Getters for the fields of classes with many instances: reports on thousands of ranks are compared by fields."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ else:
     _NOTING = RLock()  # a class may inherit its fields from a class whose fields are not recorded yet
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
-        """Make a class of frozen values with slots and keyword arguments; other options are not supported."""
+        """Return a class decorator for frozen values with slots and keyword arguments only."""
         if not (frozen and slots and kw_only):
             raise TypeError(
                 "only frozen=True, slots=True, kw_only=True are supported; otherwise use dataclasses.dataclass"
@@ -67,7 +68,7 @@ else:
         return made
 
     class _Fields:
-        """`__dataclass_fields__`: computed by the standard library, and only on first use."""
+        """Descriptor for `__dataclass_fields__`, which the standard library computes on first use."""
 
         def __init__(self, plain: type) -> None:
             self._plain = plain
@@ -83,7 +84,10 @@ else:
             return cls.__dataclass_fields__
 
     class _Init:
-        """`__init__` while few values are made, because a command makes at most one value for half of its classes."""
+        """Descriptor for `__init__`, which is compiled only for classes with several instances.
+
+        A command makes at most one instance of half of its classes.
+        """
 
         def __set_name__(self, cls: type, _name: str) -> None:
             self._cls = cls
@@ -110,13 +114,13 @@ else:
                     pass
                 else:
                     return
-            self._compiled(value)(**given)  # reports the missing or unexpected argument
+            self._compiled(value)(**given)  # raises an error for a missing or unexpected argument
 
     _FEW = 16
     """Number of values below which compiling does not pay: it takes as long as making about fifty the slow way."""
 
     def _init_of(cls: type) -> Callable[..., None]:
-        """Compile `__init__`, which sets the slots through descriptors because the class's `__setattr__` refuses."""
+        """Compile `__init__`, which sets the slots through descriptors because `__setattr__` raises an error."""
         names_by_value, parameters, lines, given = {}, [], [], _DEFAULTS[cls]
         if len(cls.__slots__) > 1:  # with a single name it would not return a tuple
             _GETTERS[cls] = attrgetter(*cls.__slots__)
@@ -140,7 +144,7 @@ else:
         return getter(self) if getter is not None else tuple([getattr(self, name) for name in self.__slots__])
 
     class _Frozen:
-        """The methods of all frozen values, except those that a class defines itself."""
+        """Base class with the methods of all frozen values; a class may override them."""
 
         __slots__ = ()
 
@@ -173,7 +177,7 @@ else:
 
     @total_ordering
     class _Ordered(_Frozen):
-        """Values are ordered by their fields."""
+        """Base class of frozen values that are ordered by their fields."""
 
         __slots__ = ()
 
@@ -182,12 +186,15 @@ else:
 
 
 def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]) -> list[_T]:
-    """Make many values of one class from a column per field, in half the time: no Python call per value is needed.
+    """Return many instances of one class, from one column per field.
+
+    This takes half the time of calling the class, because there is no Python call per instance.
 
     Args:
         cls: A class of frozen values.
-        count: Number of values.
-        **columns: `count` values for each field, defaults included; an endless `repeat` for a value that all share.
+        count: Number of instances.
+        **columns: `count` values for each field, including fields with defaults; an endless `repeat` for a value that
+            all instances share.
 
     Raises:
         TypeError: Columns are missing, or do not belong to a field.
@@ -207,18 +214,18 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
 
 class Packed(NamedTuple):
-    """Many values of one class, stored by field for sending: a third of the size of their pickle."""
+    """Many instances of one class, stored by field for transport: a third of the size of their pickle."""
 
     kind: type
     times: int
     shared: dict[str, object]
-    """Fields that have the same value in all values."""
+    """Fields that have the same value in all instances."""
     own: dict[str, Sequence[object] | Packed]
     """A column for each of the other fields."""
 
 
 def packed(values: Sequence[object]) -> Packed:
-    """Return at least one value, all of one class of frozen values, packed by field; `unpacked` restores them."""
+    """Pack one or more instances of one class of frozen values, field by field; `unpacked` restores them."""
     kind = type(values[0])
     shared: dict[str, object] = {}
     columns: dict[str, Sequence[object] | Packed] = {}
@@ -241,12 +248,12 @@ def unpacked(values: Packed) -> list[Any]:
 
 
 def is_frozen(kind: object) -> bool:
-    """Return whether this is a class of frozen values."""
+    """Return whether an object is a class of frozen values."""
     return isinstance(kind, type) and kind in _DEFAULTS
 
 
 def defaults(cls: type) -> Mapping[str, object]:
-    """Return the defaults of a class of frozen values, for the fields that have one."""
+    """Return the default values of a class of frozen values, by field; fields without a default are left out."""
     return _DEFAULTS[cls]
 
 

@@ -1,4 +1,4 @@
-"""Events of a guarded training run, as stored in files that any log reader can read."""
+"""Events of a guarded training run, stored in files that any log reader can read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 EventValue: TypeAlias = "str | int | float | bool | list[EventValue] | dict[str, EventValue] | None"
-"""Values of an event line; NaN and infinities are allowed, and are encoded as words."""
+"""Values in an event line; NaN and infinities are allowed, and are encoded as words."""
 
 
 EVENTS_SCHEMA = "ckpttool/events/1"
-"""Beginning of the first line of an event file."""
+"""Start of the first line of an event file."""
 
 
 EVENTS_FOLDER = "guard"
-"""Folder inside a training run's output folder."""
+"""Folder of event files, inside a training run's output folder."""
 
 
 class GuardEventKind(str, Enum):
@@ -27,9 +27,9 @@ class GuardEventKind(str, Enum):
     """The first line of a process: its rank, host, versions and policy."""
     RESUMED = "resumed"
     BLIND = "blind"
-    """Steps in which the policy cannot detect anything, because it has no saved state and is still warming up."""
+    """Steps at which the policy cannot detect anything, because it has no saved state and is warming up."""
     GUARD_RESET = "guard-reset"
-    """The saved state belongs to a different policy or different settings, and is not used."""
+    """The saved state was not used, because it belongs to a different policy or different settings."""
     STEP = "step"
     """The numbers of one optimizer step."""
     SKIP = "skip"
@@ -42,9 +42,9 @@ class GuardEventKind(str, Enum):
     ALARM = "alarm"
     """More than one in a hundred of the last thousand updates were dropped."""
     TRANSIENT = "transient"
-    """A non-finite value is finite when it is computed again."""
+    """A non-finite value was finite when it was computed again."""
     RECOMPUTED = "recomputed"
-    """A suspicious step of finite values was computed again at once, or could not be."""
+    """A suspicious step with finite values was computed again immediately, or could not be."""
     CAPTURE = "capture"
     CAPTURE_FAILED = "capture-failed"
     REPLICAS_DISAGREE = "replicas-disagree"
@@ -61,12 +61,12 @@ class GuardEventKind(str, Enum):
     GUARD_ERROR = "guard-error"
     """A part of the guard itself failed; the training continued."""
     GUARD_OFF = "guard-off"
-    """A part of the guard failed too often, or cost too much, and is switched off."""
+    """A part of the guard failed too often or took too much time, and was switched off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardEvent:
-    """One line of an event file, before it is written."""
+    """One event, to be written as one line of an event file."""
 
     kind: GuardEventKind
     step: Step

@@ -1,4 +1,4 @@
-"""Health of the model, with three answers, because "not measured" is not "healthy"."""
+"""Health of the model: a checkpoint that was not measured does not count as healthy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 
 
 class Health(str, Enum):
-    """The health of a checkpoint, as far as it is known."""
+    """Known health of a checkpoint."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -21,19 +21,19 @@ _WORST_LAST = (Health.HEALTHY, Health.UNKNOWN, Health.UNHEALTHY)
 
 
 def worst_health(healths: Iterable[Health]) -> Health:
-    """Return the worst of several health records of one checkpoint; unknown is worse than healthy."""
+    """Return the worst health in several records of one checkpoint; unknown is worse than healthy."""
     return max(healths, key=_WORST_LAST.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRecord:
-    """The entry of `health_ckpts.json` for one file name; the worst entry if the name occurs more than once."""
+    """Entry of `health_ckpts.json` for one file name; the worst entry if the name occurs several times."""
 
     name: str
-    """File name as recorded: the name of rank 0's file, with its run suffix."""
+    """File name in the record: the name of rank 0's file, with its run suffix."""
     health: Health
     entries: int
-    """How often the name occurs."""
+    """Number of entries with this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class HealthBook:
     """The contents of a health file."""
 
     path: str | None
-    """The path for display; None if there is no health file."""
+    """Path of the file, for display; None if there is no health file."""
     records: tuple[HealthRecord, ...]
     findings: tuple[Finding, ...] = ()
     over_limit: bool = False
-    """Whether the file is larger than any real health file, so that only its beginning was read, or nothing at all."""
+    """Whether the file is larger than any real health file, so that at most its beginning was read."""

@@ -1,4 +1,4 @@
-"""A launch: the config that carries out a plan, the commands that start it, and the written files."""
+"""A launch: the config that carries out a plan, the commands that start the run, and the files written."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One key that the launch config changes."""
+    """A change to one key of the launch config."""
 
     key: str
-    """Dotted, for example `section.key`."""
+    """Dotted key, for example `section.key`."""
     before: str | None
-    """As written in the config; None if the key was absent."""
+    """Value as written in the config; None if the key was absent."""
     after: str | None
-    """As written in the config; None if the key is removed."""
+    """Value as written in the config; None if the key is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchConfig:
-    """A config that makes the trainer follow a plan."""
+    """A training config that follows a plan."""
 
     text: str
-    """The complete file; write it as UTF-8 without changing line ends."""
+    """Complete text of the file; write it as UTF-8 without changing line ends."""
     changes: tuple[ConfigChange, ...]
     """Differences from the base config, most important first; empty if the base config was already right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
-    """The settings of a launch command other than the plan."""
+    """Settings of a launch command that are not part of the plan."""
 
     config: str
-    """Absolute path of the launch config, because the trainer may look for a relative path elsewhere."""
+    """Absolute path of the launch config, because the trainer may search elsewhere for a relative path."""
     nodes: int = 1
     devices_per_node: int = 8
     master_addr: str | None = None
     """Host name or address of node 0; required if there are several nodes."""
     script: str | None = None
-    """The start script; None for the trainer's own script."""
+    """Path of the start script; None for the trainer's own script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment(OfChoice, Answered):
-    """The settings for a trainer whose configs are not edited, and which the user starts."""
+    """Answer with the load settings for a trainer whose configs ckpttool does not edit; the user starts the run."""
 
     NOUN = "launch"
 
     decision: ResumePlan | NoResumePoint
-    """The decision, with a path that the trainer can open wherever it is started."""
+    """The decision, with a path that the trainer can open from any folder."""
     strict: bool = False
     """Whether a rejected newer checkpoint has its own exit code."""
     view: View = USUAL
-    """The table's view of the plan."""
+    """Display options for the plan."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that `resolve` would return."""
+        """Exit code, the same as for `resolve`."""
         return exit_of(self.decision, strict=self.strict)
 
     @property
     def chosen(self) -> ResumePlan | None:
-        """The decision, if it is a plan."""
+        """The plan; None if no checkpoint was chosen."""
         return self.decision if isinstance(self.decision, ResumePlan) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(OfChoice, Answered):
-    """A launch config on disk, and the commands that start it."""
+    """Answer with a launch config on disk, and the commands that start the run."""
 
     NOUN = "launch"
 
     plan: ResumePlan
     output: str
-    """The launch config, as the user gave its path."""
+    """Path of the launch config, as the user typed it."""
     changes: tuple[ConfigChange, ...]
     commands: tuple[str, ...]
     """One command per node, node 0 first."""
@@ -87,14 +87,14 @@ class Launch(OfChoice, Answered):
     """False if the file already had this content, or in a dry run, so that the file and its `.bak` are unchanged."""
     dry_run: bool = False
     view: View = USUAL
-    """The table's view of the plan."""
+    """Display options for the plan."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 0, because the config is written or was already correct."""
+        """Exit code, always 0, because the config is written or was already correct."""
         return ExitCode.OK
 
     @property
     def chosen(self) -> ResumePlan | None:
-        """The plan."""
+        """The plan that the launch config follows."""
         return self.plan

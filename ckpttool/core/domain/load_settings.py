@@ -1,4 +1,4 @@
-"""Settings that make a trainer load exactly one checkpoint, each with its location."""
+"""Settings that make a trainer load exactly one checkpoint, and the places where they belong."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Rename
 
 SettingValue: TypeAlias = "str | bool | int | None"
-"""None if not set, which a config may also state explicitly."""
+"""Value of a setting; None if it is not set, which a config may also state explicitly."""
 
 
 class PlaceKind(str, Enum):
-    """The kind of place from which a trainer reads a setting."""
+    """Kind of place from which a trainer reads a setting."""
 
     CONFIG = "config"
     ARGUMENT = "argument"
@@ -32,12 +32,16 @@ class Place:
 
     kind: PlaceKind
     name: str
-    """Keys of a config joined by dots; an argument with its dashes (without dashes it is written `name=value`); the
-    name of a variable; a call with the keyword that takes the value, after `..., ` if it has further arguments; or the
-    path of a file below the checkpoint folder whose content is the value."""
+    """Name within the kind of place.
+
+    For a config, its keys joined by dots. For an argument, its dashes and name (without dashes it is written
+    `name=value`). For an environment variable, its name. For code, a call with the keyword that takes the value, after
+    `..., ` if the call has further arguments. For a file, the path below the checkpoint folder; its content is the
+    value.
+    """
 
     def __str__(self) -> str:
-        """Return the form that JSON and tables use."""
+        """Return the text form that JSON and tables use."""
         return f"{self.kind.value}:{self.name}"
 
     @classmethod
@@ -56,41 +60,42 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSetting:
-    """One setting to pass to a trainer."""
+    """One setting for a trainer."""
 
     place: Place
     value: SettingValue
     is_path: bool = False
-    """Whether the value is the path to load, which a launch makes absolute."""
+    """Whether the value is the path of the checkpoint, which a launch makes absolute."""
     is_default: bool = False
     """Whether it is the trainer's default, which is set only if the config has another value."""
     is_alternative: bool = False
-    """Whether it is equivalent to the previous setting in a different place, so that only one of the two is needed."""
+    """Whether this setting is equivalent to the previous one in a different place, so that only one of them is needed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """The settings that make one trainer load exactly this checkpoint, and continue at its data position."""
+    """Settings that make one trainer load exactly this checkpoint and continue at its data position."""
 
     trainer: str
     path: str
-    """The path to load; relative to the working directory, unless the user gave an absolute one."""
+    """Path to load; relative to the working directory, unless the user typed an absolute path."""
     settings: tuple[TrainerSetting, ...]
-    """The settings, most important first."""
+    """Settings, most important first."""
     data: tuple[TrainerSetting, ...] = ()
     """Settings for the position where the data continue."""
     first: tuple[Rename, ...] = ()
-    """Files to rename first, in this order; paths are relative to the checkpoint folder."""
+    """Files to rename first, in this order, with paths relative to the checkpoint folder."""
     remarks: tuple[str, ...] = ()
     """Further notes for the start, one sentence each: options to avoid, checks after the start."""
     older: tuple[tuple[str, str], ...] = ()
-    """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
+    """Older fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
 
     def value(self, place: str) -> SettingValue:
-        """Return the value at a place; None if there is no value."""
+        """Return the value of the setting at a place; None if there is no such setting."""
         return next((setting.value for setting in self.settings if str(setting.place) == place), None)
 
     def at(self, path: str) -> LoadSettings:
-        """Return the same settings with the path in a different form."""
+        """Return the same settings for a different form of the path."""
         settings = tuple(replace(setting, value=path) if setting.is_path else setting for setting in self.settings)
         return replace(self, path=path, settings=settings)

@@ -1,4 +1,4 @@
-"""The chosen checkpoint, the position of the data, and the reasons against each newer checkpoint."""
+"""Chosen checkpoint, position of the data, and reasons against each newer checkpoint."""
 
 from __future__ import annotations
 
@@ -35,26 +35,29 @@ if TYPE_CHECKING:
 
 
 AS_CONFIGURED = "as configured"
-"""Description of a start with the config that the user gave."""
+"""Name of a start with the config that the user gave."""
 
 ON_ITS_OWN = "on its own"
-"""Description of a start without a config, and without a named checkpoint."""
+"""Name of a start without a config, and without a named checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A checkpoint that was not chosen, with every reason against it."""
+    """A checkpoint that was not chosen, with all reasons against it."""
 
     checkpoint: Checkpoint
     reasons: tuple[Finding, ...]
 
 
 MOST_REJECTED = 8
-"""Rejected checkpoints that are shown individually, newest first; the JSON of `resolve` has all of them."""
+"""Maximum number of rejected checkpoints that are shown individually, newest first.
+
+The JSON of `resolve` has all of them.
+"""
 
 
 class LostTimeSource(str, Enum):
-    """The source of the duration of lost steps."""
+    """Source of the duration of lost steps."""
 
     LOG = "log"
     """The times of the steps in the training log."""
@@ -64,16 +67,16 @@ class LostTimeSource(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTime:
-    """The training time of the steps to redo."""
+    """Training time of the steps to redo."""
 
     seconds: float
     source: LostTimeSource
     pace: tuple[Step, Step] | None = None
-    """The steps of the two saves that give the pace; None if the times of the lost steps themselves are known."""
+    """Steps of the two saves whose times give the pace; None if the times of the lost steps themselves are known."""
 
     @property
     def words(self) -> str:
-        """The time for people, with its source: `42 min (by file times)`."""
+        """Return the time with its source, for people: `42 min (by file times)`."""
         by = "by the log" if self.source is LostTimeSource.LOG else "by file times"
         if self.pace is not None:
             by = f"at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
@@ -82,58 +85,58 @@ class LostTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """The checkpoint to load."""
+    """The checkpoint to load, with the cost of resuming from it."""
 
     checkpoint: Checkpoint
     step: Step
-    """The checkpoint's true global step; a checkpoint with an unknown step is never chosen."""
+    """Actual global step of the checkpoint; a checkpoint with an unknown step is never chosen."""
     evidence: Level
-    """How thoroughly all of its shards were checked."""
+    """Level at which all of its shards were checked."""
     verdict: VerdictWord
-    """The result: `verified` if checksums matched, `struct-ok` if there were none."""
+    """Result of the check: `verified` if checksums matched, `struct-ok` if there were no checksums."""
     lost_steps: int
-    """Batches between this checkpoint and the furthest one on its lineage, intact or not. They are the work to redo.
+    """Number of batches to redo, from this checkpoint to the furthest one on its lineage, intact or not.
 
-    In batches of this checkpoint's size, rounded up if the other checkpoint's size differs. If a log continues further,
-    up to the log's last step.
+    They are counted in batches of this checkpoint's size, and rounded up if the other checkpoint's size differs. If a
+    log continues further, they are counted up to the log's last step.
     """
     lost_samples: int | None = None
-    """The same in samples; None if no batch size is known."""
+    """Number of samples to redo; None if no batch size is known."""
     lost_time: LostTime | None = None
-    """How long these steps took; None if unknown, or if no steps are lost."""
+    """Duration of the lost steps; None if unknown, or if no steps are lost."""
     saved_ns: int | None = None
-    """When the last of its shards was written, from the files' mtimes, in nanoseconds since 1970; None if unknown."""
+    """Time of the last write to a shard, from the files' mtimes, in nanoseconds since 1970; None if unknown."""
     rejected: tuple[Rejection, ...]
-    """Newest first: the checkpoints that a reader might have expected."""
+    """Newer checkpoints that were not chosen, and others that a reader might expect; newest first."""
     findings: tuple[Finding, ...]
 
     @property
     def may_lose_more(self) -> bool:
-        """Whether a newer checkpoint has an unknown step, so that `lost_steps` may not count it."""
+        """Whether a newer checkpoint has an unknown step, which `lost_steps` does not include."""
         return any(rejection.checkpoint.step is None for rejection in self.rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResumePoint:
-    """The tree has no checkpoint to resume from."""
+    """Result for a tree without a checkpoint to resume from."""
 
     root: str
     evidence: Level
-    """The requested level."""
+    """Level that was requested."""
     rejected: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
     advice: SpikeAdvice | StopAdvice | None = None
-    """The way to avoid a spike or to continue after a stop, if requested."""
+    """Advice on avoiding a spike or continuing after a stop, if requested."""
     is_named: bool = False
-    """Whether only one named checkpoint was checked."""
+    """Whether only one checkpoint was checked, because the user named it."""
     in_trash: int = 0
-    """Number of checkpoints that prunes moved to the trash and that can be restored."""
+    """Number of restorable checkpoints that prunes moved to the trash."""
     parts: PartsGiven | None = None
-    """The parts of its evidence, if other machines recorded them."""
+    """Parts that the decision is based on, if other machines recorded them; otherwise None."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain that no intact save exists, among the unread saves or on another machine."""
+        """Whether it is certain that there is no intact save, not even an unread one or one on another machine."""
         reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
@@ -144,7 +147,7 @@ class NoResumePoint:
 
     @property
     def where_else(self) -> str | None:
-        """Describe the other places where a checkpoint may be found; None if no such place exists."""
+        """Description of other places where a checkpoint may be found; None if there is no such place."""
         from shlex import quote
 
         if self.is_named:
@@ -169,7 +172,7 @@ _NOT_KNOWN = frozenset(
 
 
 def may_be_good(findings: Iterable[Finding]) -> bool:
-    """Return whether a save may be intact: unread, of unknown step, or in an undecided tie."""
+    """Return whether a save may be intact, because it is unread, has an unknown step, or is in an undecided tie."""
     reasons = blocking(findings)
     return bool(reasons) and all(
         reason.is_tie or (reason.code in _NOT_KNOWN and reason.severity is Severity.UNKNOWN) for reason in reasons
@@ -177,11 +180,11 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """The result of a trainer's default start, whether it chooses a save or not."""
+    """Result of a trainer's default start."""
 
     LOADS = "loads"
     STOPS = "stops"
-    """The start ends, with an error or silently."""
+    """The start ends, with or without an error."""
     SCRATCH = "scratch"
     """The trainer starts from random weights."""
     MIXES = "mixes"
@@ -191,52 +194,54 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The checkpoint that the trainer would load by default, and the outcome."""
+    """Result of a trainer's default start: the checkpoint that it would load, and the outcome."""
 
     trainer: str
-    """The trainer's name in JSON."""
+    """Name of the trainer in JSON."""
     title: str
-    """The trainer's name for people."""
+    """Name of the trainer for people."""
     version: str | None
-    """None if all known versions of the trainer behave the same."""
+    """Version of the trainer; None if all known versions behave the same."""
     would_resume: str | None
-    """Name of a checkpoint, or of a folder that is not a checkpoint; None if the start fails, begins with random
-    weights, or loads different checkpoints per rank."""
+    """Name of a checkpoint, or of a folder that is not a checkpoint.
+
+    None if the start fails, begins with random weights, or loads different checkpoints per rank.
+    """
     outcome: Outcome
     because: str
-    """One sentence: the reason for the choice and for the outcome."""
+    """Reason for the choice and for the outcome, in one sentence."""
     older: str | None = None
-    """An older field of `ckpttool/plan/1` with the same fact, from before documents covered every trainer."""
+    """Older field of `ckpttool/plan/1` with the same fact, from before documents covered every trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStart:
-    """The result of a start with the current config, records and names, if no save is named explicitly."""
+    """Result of a start with the current config, records and names, if no save is named explicitly."""
 
     simulation: Simulation | None
-    """None if unknown, for the reason in `why`."""
+    """Result of the start; None if unknown, for the reason in `why`."""
     lead: str = AS_CONFIGURED
-    """The kind of start, for the beginning of a sentence."""
+    """Name of the kind of start, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
     """Whether the result is unknown because the training script decides, which cannot be checked before the start."""
     by_records: bool = False
     """Whether the result depends on the small records that `repair pointer` writes next to the saves."""
     data: str | None = None
-    """In words, how the start's data position would differ from the plan; None if it does not differ or is unknown."""
+    """Description of how the data position would differ from the plan; None if it does not differ or is unknown."""
     lacks: str | None = None
-    """The parts of the save that the start leaves out, and the consequence, in words; None if it leaves nothing out."""
+    """Description of the parts of the save that are not loaded, with the consequence; None if all parts are loaded."""
     line: int | None = None
-    """Line of the config setting that decides."""
+    """Line number of the config setting that decides; None if no setting decides."""
     mend: str | None = None
-    """The change to the config that makes the start load the chosen save, for the end of a sentence."""
+    """Change to the config that makes the start load the chosen save, for the end of a sentence."""
     in_the_way: str | None = None
-    """A path in the tree that must be moved out of its folder first, because it stops this start and a launched one."""
+    """Path in the tree that must be moved out of its folder, because it stops both this start and a launch."""
     only_in: str | None = None
-    """The folder in which the start must run, because a relative path leads into the tree only from there."""
+    """Folder in which the start must run, because a relative path leads to the tree only from there."""
 
     def takes(self, name: str) -> bool:
-        """Return whether the start loads a save of this name, and continues after this save."""
+        """Return whether the start loads a save with this name and continues from it."""
         simulation = self.simulation
         goes_on = simulation is not None and simulation.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
         return goes_on and simulation is not None and simulation.would_resume == name and not (self.data or self.lacks)
@@ -251,7 +256,7 @@ class JudgedStart:
 
     @property
     def reason(self) -> str:
-        """The reason for the result, or why it is unknown."""
+        """Reason for the result or, if it is unknown, why it is unknown."""
         if self.data is not None:
             return self.data
         if self.lacks is not None and self.simulation is not None and self.simulation.outcome is Outcome.LOADS:
@@ -259,7 +264,7 @@ class JudgedStart:
         return self.why if self.simulation is None else self.simulation.because
 
     def deed(self, chosen: Checkpoint) -> str:
-        """Describe the result, in words that follow the start's name.
+        """Describe the result as a clause that follows the name of the start.
 
         Args:
             chosen: The checkpoint that the start should load.
@@ -285,34 +290,36 @@ class JudgedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePlan:
-    """Everything a launch needs."""
+    """Plan for resuming from the chosen checkpoint."""
 
     root: str
     point: ResumePoint
     load: LoadSettings
     data: DataPosition
-    """The position where the data continue."""
+    """Position at which the data continue."""
     next_step: Step
     """First global step of the resumed run, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
-    """Findings about the resume: counters that the trainer will set wrongly, contradicting settings."""
+    """Findings about the resume, such as counters that the trainer will set wrongly, or contradicting settings."""
     advice: SpikeAdvice | StopAdvice | None = None
-    """The way to avoid a spike or to continue after a stop, if requested; `data` follows it."""
+    """Advice on avoiding a spike or continuing after a stop, if requested; `data` follows the advice."""
     placement: tuple[Placed, ...] = ()
-    """The machine on which each rank will start, as the machines report it; empty if unknown."""
+    """Machine on which each rank will start, as the machines report it; empty if unknown."""
     copies: tuple[str, ...] = ()
-    """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty if the tree is
-    on a disk."""
+    """Files that must be copied to a disk before a trainer can load them, relative to `root`; empty for a tree on disk.
+    """
     parts: PartsGiven | None = None
-    """The parts of its evidence, if other machines recorded them."""
+    """Parts that the decision is based on, if other machines recorded them; otherwise None."""
 
 
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
-    """Return 0 if a checkpoint was chosen; with `strict`, only if no newer checkpoint was rejected for damage.
+    """Return the exit code of a decision.
+
+    Return 0 if a checkpoint was chosen; with `strict`, only if no newer checkpoint was rejected for damage.
 
     Return 10 if the choice loses more than allowed, or a rank would start on a machine without its files.
 
-    Return 14 if a requested log could not be read to its end, or showed no step, so that the choice ignores the log.
+    Return 14 if a requested log could not be read to its end, or contained no step, so that the choice ignores the log.
     """
     match decision:
         case NoResumePoint():
@@ -327,20 +334,20 @@ def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
 
 
 def _is_wrong_start(finding: Finding) -> bool:
-    """Return whether starting from the chosen checkpoint is wrong, even though it is intact."""
+    """Return whether a start from the chosen checkpoint would be wrong, although the checkpoint is intact."""
     codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
     return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
 
 
 class OfChoice(ABC):
-    """Common base of answers that choose a checkpoint."""
+    """Base class of answers that choose a checkpoint."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def chosen(self) -> ResumePlan | None:
-        """The plan to resume from the chosen checkpoint; None if no checkpoint was chosen."""
+        """The plan; None if no checkpoint was chosen."""
 
     @property
     def name(self) -> str | None:
@@ -354,8 +361,8 @@ class OfChoice(ABC):
 
     @property
     def data_skip_steps(self) -> int | None:
-        """Batches of the new global batch size that the data loader skips; None if no batches are skipped."""
-        from ckpttool.core.domain.data_position import skip_of  # a scan does not choose a checkpoint
+        """Number of batches of the new global batch size that the data loader skips; None if it skips none."""
+        from ckpttool.core.domain.data_position import skip_of  # not needed for a scan
 
         skip = None if self.chosen is None else skip_of(self.chosen.data)
         return None if skip is None else skip.batches
@@ -363,25 +370,25 @@ class OfChoice(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution(OfChoice, Answered):
-    """The decision of `resolve`, with its question."""
+    """The answer of `resolve`, with its question."""
 
     NOUN = "plan"
 
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None
-    """The trainer's own choice, if requested."""
+    """Result of the trainer's default start, if requested."""
     strict: bool = False
     """Whether a rejected newer checkpoint has its own exit code."""
     now: float | None = None
-    """Seconds since 1970, the reference for the age of the chosen checkpoint; None if the age is not shown."""
+    """Reference time for the age of the checkpoint, in seconds since 1970; None if the age is not shown."""
     view: View = USUAL
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the decision."""
+        """Exit code of the decision."""
         return exit_of(self.decision, strict=self.strict)
 
     @property
     def chosen(self) -> ResumePlan | None:
-        """The decision, if it is a plan."""
+        """The plan; None if no checkpoint was chosen."""
         return self.decision if isinstance(self.decision, ResumePlan) else None

@@ -1,4 +1,4 @@
-"""The trainer's own records that name its latest save."""
+"""Records in which a trainer names its latest save."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """The contents of such a record."""
+    """Contents of a trainer's record that names a save."""
 
     path: str
-    """Relative to the root."""
+    """Path of the record, relative to the root."""
     rank: Rank | None = None
-    """The rank of the record; None if all ranks share the record."""
+    """Rank that the record belongs to; None if all ranks share the record."""
     name: str | None = None
-    """The file or folder that the record names, as written; None if the record names nothing."""
+    """Name of the file or folder, as written in the record; None if the record names nothing."""
     target: str | None = None
-    """The path of that file or folder, relative to the root. The path comes from a file, so it is only compared with
-    paths, never followed."""
+    """Path of that file or folder, relative to the root.
+
+    The path is untrusted, so it is only compared with other paths and never opened.
+    """
     content: bytes | None = None
-    """The trainer's own form of the same record."""
+    """The record in the trainer's own form."""
     trouble: str | None = None
-    """Why the record does not name a file or folder."""
+    """Why the record does not name a file or folder; None if it does."""
     unknown: bool = False
     """Whether the record exists but could not be read, so that it may name something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerText:
-    """The contents of such a record after saving a certain checkpoint."""
+    """Contents of a record after a save of a certain checkpoint."""
 
     name: str
-    """File or folder that the record names."""
+    """Name of the file or folder that the record names."""
     content: bytes
-    """The complete file."""
+    """Complete content of the record."""
     like: str | None = None
-    """A record, relative to the root, whose mode a missing record gets, so that the same users can read it."""
+    """Path of a record, relative to the root, whose permissions are used for a missing record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerFix:
-    """A record that must be changed to name a different checkpoint."""
+    """A change to a record so that it names a different checkpoint."""
 
     path: str
-    """Relative to the root."""
+    """Path of the record, relative to the root."""
     trouble: str
-    """The current problem, for people."""
+    """Description of the current problem, for people."""
     text: PointerText
-    """The right contents."""
+    """New content of the record."""

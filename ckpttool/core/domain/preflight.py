@@ -1,4 +1,4 @@
-"""The answer before a launch: go or no-go, and every reason with its location."""
+"""Answer before a launch: go or no-go, and every reason with its location."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Outcome(str, Enum):
-    """The result of one check, best first."""
+    """Results of a check, best first."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
-    """After an earlier check, there was nothing left to check."""
+    """There was nothing to check after an earlier check failed."""
     UNKNOWN = "unknown"
-    """The check was impossible: there is proof neither of a problem nor of its absence."""
+    """The check was impossible, so that neither a problem nor its absence is proven."""
     FAILED = "failed"
 
 
@@ -38,7 +38,7 @@ class Reason:
 
     finding: Finding
     file: str | None = None
-    """A path that can be opened from the working directory; None if no file is at fault."""
+    """Path that can be opened from the working directory; None if no file is at fault."""
 
     @property
     def blocks(self) -> bool:
@@ -48,26 +48,28 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was checked."""
+    """One check, with its findings."""
 
     name: str
-    """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
+    """Name of the check: `config`, `checkpoint`, `health`, `launch`, `start` or `disk`.
+
+    If only configs were checked, it is the path of the config.
+    """
     summary: str
-    """The observation, in one line."""
+    """Observation in one line."""
     reasons: tuple[Reason, ...] = ()
     """All findings, including notes, in the order of the checks."""
     allowed: tuple[Reason, ...] = ()
-    """Findings that the config itself allows, which are not reasons."""
+    """Findings that the config itself allows, so that they are not reasons."""
     stopped: ExitCode | None = None
-    """The exit code of the error that made the check impossible, which is also a reason."""
+    """Exit code of the error that made the check impossible; the error is also a reason."""
     skipped: bool = False
     unsure: bool = False
-    """Whether the result is unknown although no finding prevents a launch, for example because no health is
-    recorded."""
+    """Whether the result is unknown although no finding prevents a launch, for example without recorded health."""
 
     @property
     def outcome(self) -> Outcome:
-        """The result, which is derived from the reasons and not stored separately."""
+        """Result of the check, which is derived from the reasons."""
         if self.skipped:
             return Outcome.SKIPPED
         gravest = worst(reason.finding for reason in self.reasons)
@@ -84,12 +86,14 @@ _STOPS_FIRST = (
     ExitCode.DAMAGE,
     ExitCode.INCOMPLETE,
 )
-"""The safest code first, as in a single answer. Errors that stop another command are only one reason among others here:
-a command that could not run has no answer."""
+"""Priority of exit codes, safest first, as in a single answer.
+
+Errors that stop other commands are one reason among others here, because a command that could not run has no answer.
+"""
 
 
 def exit_of(checks: Iterable[Check]) -> ExitCode:
-    """Return 0 if every check passed, otherwise the safest of the checks' codes."""
+    """Return 0 if every check passed, and otherwise the safest code of the checks."""
     codes = set()
     for check in checks:
         codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
@@ -97,7 +101,7 @@ def exit_of(checks: Iterable[Check]) -> ExitCode:
 
 
 class Reported(Answered):
-    """An answer that consists of checks and has all formats of a report; `Preflight` and `Lint` have them as well."""
+    """Base class of answers that consist of checks and support all report formats."""
 
     __slots__ = ()
 
@@ -109,7 +113,7 @@ class Reported(Answered):
     @property
     @abstractmethod
     def command(self) -> str:
-        """The words of its command."""
+        """Name of the command, as it is typed."""
 
     @property
     @abstractmethod
@@ -118,142 +122,142 @@ class Reported(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if every check passed, else the safest of the codes of the checks."""
+        """Exit code: 0 if every check passed, and otherwise the safest code of the checks."""
         return exit_of(self.checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSaves:
-    """The disk space that a training run will need, according to its config."""
+    """Disk space that a training run will need, according to its config."""
 
     folder: str
-    """The save folder, existing or not."""
+    """Path of the save folder, existing or not."""
     inside: tuple[str, ...]
     """Subfolders of the checkpoint folder that receive the files, if the run saves there."""
     count: int
-    """Number of further saves that must fit."""
+    """Number of further saves that must fit on the disk."""
     stays: str | None
-    """Why no space will be freed automatically, in words for a remedy; None if that is not relevant."""
+    """Why no space will be freed automatically, as words for a remedy; None if that does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskNeed:
-    """The size of the next saves, and the free space."""
+    """Size of the next saves, and the free space on their disk."""
 
     folder: str
-    """The folder that the next saves will go to, or its nearest existing parent."""
+    """Folder of the next saves, or its nearest existing parent."""
     saves: int
-    """Number of saves that must fit in addition."""
+    """Number of additional saves that must fit."""
     save_bytes: int
     save_files: int
     free_bytes: int
     free_files: int | None
-    """None if the file system does not count inodes."""
+    """Number of free inodes; None if the file system does not count inodes."""
     unwritable: tuple[str, ...]
-    """Folders that this user may not write to."""
+    """Folders without write permission for this user."""
     stays: str | None = None
     """The same as in `NextSaves`."""
     host: str | None = None
-    """The machine with this disk, if there are several; None if the disk belongs to this machine or is shared."""
+    """Host name of the machine with this disk; None if the disk belongs to this machine or is shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight(OfChoice, Answered):
-    """Whether a launch now would resume from the intended checkpoint."""
+    """Answer on whether a launch now would resume from the intended checkpoint."""
 
     NOUN = "preflight"
 
     config: str | None
-    """None if the trainer's configs are not read."""
+    """Path of the config; None if the trainer's configs are not read."""
     root: str | None
-    """The checkpoint folder; None if there is no folder."""
+    """Path of the checkpoint folder; None if there is no folder."""
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
     resolved_from: str | None = None
-    """The path used instead of the requested path, for display."""
+    """Path that was used instead of the requested path, for display."""
     view: View = USUAL
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if every check passed, otherwise the safest of the checks' codes."""
+        """Exit code: 0 if every check passed, and otherwise the safest code of the checks."""
         return exit_of(self.checks)
 
     @property
     def chosen(self) -> ResumePlan | None:
-        """The decision, if there is one and it is a plan."""
+        """The plan; None if there is no decision or no checkpoint was chosen."""
         return self.decision if isinstance(self.decision, ResumePlan) else None
 
     @property
     def go(self) -> bool:
-        """True only if every check was made and nothing prevents a launch."""
+        """Whether every check was made and nothing prevents a launch."""
         return all(check.outcome is Outcome.PASSED for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Preflight):
-    """The preflight that stopped a launch: nothing was written."""
+    """The preflight of a launch that was refused, so that nothing was written."""
 
     NOUN = "launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedConfig:
-    """A config before and after correcting the settings that have only one right value."""
+    """A config before and after fixing the settings that have only one right value."""
 
     path: str
     before: str
-    """The complete text, as in the next field."""
+    """Complete text before the fixes; the next field has the text after them."""
     after: str
     fixes: tuple[SafeFix, ...]
-    """In file order."""
+    """Fixes in file order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lint(Answered):
-    """The findings of rules about configs alone."""
+    """The answer of rules that check configs only."""
 
     NOUN = "preflight"
 
     checks: tuple[Check, ...]
     """One check per file, in the order of the arguments."""
     fixed: tuple[FixedConfig, ...] = ()
-    """The files fixed and written before the rules were applied."""
+    """Files that were fixed and written before the rules were applied."""
     foreign: tuple[str, ...] = ()
-    """YAML files in folders, or files to be skipped, that are not training configs."""
+    """YAML files that are not training configs, in folders or among files to skip."""
     view: View = USUAL
-    """The view for display."""
+    """Display options."""
     command: str = "lint-config"
-    """The command name in the heading of reports."""
+    """Name of the command in the heading of reports."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if every check passed, otherwise the safest of the checks' codes."""
+        """Exit code: 0 if every check passed, and otherwise the safest code of the checks."""
         return exit_of(self.checks)
 
     @property
     def go(self) -> bool:
-        """True if no file has a finding that prevents a launch."""
+        """Whether no file has a finding that prevents a launch."""
         return all(check.outcome is Outcome.PASSED for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightQuestion:
-    """The start to check, and the findings to accept."""
+    """Question about a start, with the findings to accept."""
 
     config: str | None
-    """None if the trainer's configs are not read."""
+    """Path of the config; None if the trainer's configs are not read."""
     tree: TreeQuestion = TreeQuestion()
-    """The question about the tree, without the config, which is read as part of the answer."""
+    """Question about the tree, without the config, because the config is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()
     data: DataQuestion = DataQuestion()
     devices: int | None = None
-    """Total number of devices to be started; None if unknown."""
+    """Total number of devices that will be started; None if unknown."""
     strict: bool = False
-    """Whether a newer checkpoint that was not chosen stops the launch."""
+    """Whether a rejected newer checkpoint stops the launch."""
     allowed: tuple[Row, ...] = ()
-    """Findings that the user has seen and accepts, and which become notes."""
+    """Findings that the user accepts, so that they become notes."""
     view: View = USUAL
-    """The view for displaying the report."""
+    """Display options for the report."""
     load_checkpoint: str | None = None
-    """The folder to which a tree of an object store was copied."""
+    """Folder to which a tree from an object store was copied."""

@@ -1,4 +1,4 @@
-"""Progress of saves in a training run, in samples because the batch size of a step depends on its run.
+"""Progress of saves in a training run, measured in samples if batch sizes differ.
 
 When a trainer resumes with a different global batch size, it may scale its step counter, so step 60 with 16 samples per
 step is further than step 100 with 8. The steps of two runs are comparable only if their batch sizes are not known to
@@ -15,10 +15,10 @@ from ckpttool.core.domain.units import Step
 
 
 class Progress:
-    """Comparison of the progress of saves from two runs."""
+    """Comparison of the progress of saves from different runs."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Collect the batch sizes.
+        """Collect the batch sizes of the checkpoints.
 
         Args:
             checkpoints: All checkpoints of a tree, or of one training run in it, in any order.
@@ -39,27 +39,30 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Return whether saves are compared by samples, because all of them record samples or batch sizes differ."""
+        """Return whether saves are compared by samples.
+
+        This is so if all of them record samples, or if batch sizes differ.
+        """
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
         """Return the global batch size of a checkpoint's steps, in samples; None if unknown.
 
-        A run that is identified by names has one batch size, so the size in most of its saves applies to all of them.
+        A run that is identified by names has one batch size, which is the size in most of its saves.
         """
         if checkpoint.label is None:
             return checkpoint.scalars.global_batch_size
         return self._of_run.get((checkpoint.prefix, checkpoint.run))
 
     def samples(self, checkpoint: Checkpoint) -> int | None:
-        """Return the number of samples that training had consumed at this save; None if unknown."""
+        """Return the number of samples that training had consumed at a save; None if unknown."""
         if checkpoint.label is None:
             return checkpoint.samples
         size = self.batch_size(checkpoint)
         return None if size is None or checkpoint.step is None else checkpoint.step * size
 
     def of(self, checkpoint: Checkpoint) -> int | None:
-        """Return the progress of a save, for comparison with others of its training run; None if unknown."""
+        """Return the progress of a save as a number that is comparable within its training run; None if unknown."""
         return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
 
     def of_run(self, run: RunSummary) -> tuple[int, int] | None:
@@ -72,16 +75,16 @@ class Progress:
         return None if size is None else (run.first_step * size, run.last_step * size)
 
     def position_text(self, place: int, prefix: str) -> str:
-        """Describe a position: `step 30`, or `480 samples` if the saves are compared by samples."""
+        """Format a position as `step 30`, or as `480 samples` if saves are compared by samples."""
         return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
 
 
 def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Sort by lineage: run, then progress; never by mtime.
+    """Sort checkpoints by run and then by progress, newest first; the mtime is never used.
 
-    A checkpoint without a known step (for example, all of its shards are empty after a power failure) is placed by its
-    name among the others of its run: it cannot be chosen, but the reader must see that it exists. If a checkpoint has
-    no known run and no known batch size, and the batch sizes of others differ, it comes first.
+    A checkpoint without a known step (for example, because all of its shards are empty after a power failure) is placed
+    by its name among the others of its run: it cannot be chosen, but the reader must see that it exists. If a
+    checkpoint has no known run and no known batch size, and the batch sizes of others differ, it comes first.
     """
     ordered = list(checkpoints)
     progress = Progress(ordered)
@@ -107,6 +110,6 @@ _BEFORE_ALL = Step(-1)
 
 
 def _most(votes: Counter[int]) -> int | None:
-    """Return the most frequent value; None at a tie."""
+    """Return the most frequent value; None if several values are equally frequent."""
     first, *rest = votes.most_common(2)
     return None if rest and rest[0][1] == first[1] else first[0]

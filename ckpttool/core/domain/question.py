@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DIR = "./output/checkpoint"
-"""The default tree."""
+"""Path of the default tree."""
 
 STDIN = "-"
-"""The log name for the standard input of this process."""
+"""Name of the standard input, as a log."""
 
 DIR: Final = Option(
     "[DIR]",
@@ -43,7 +43,7 @@ PREFIX: Final = Option(
     "--prefix", "Use only files with this name prefix, if several runs share DIR.", "Which checkpoint", metavar="TEXT"
 )
 GRACE_SECONDS: Final = 300.0
-"""Default age in seconds below which a file is a sign of a save in progress."""
+"""Default age in seconds; a younger file is a sign of a save in progress."""
 GRACE: Final = Option(
     "--grace",
     "Refuse if a file changed more recently than this: a save may be in progress (a bare number is seconds).",
@@ -91,7 +91,7 @@ MARGIN: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """The requested parallel sizes of a training run, in ranks; None if not set."""
+    """Requested parallel sizes of a training run, in ranks; None if not set."""
 
     world: int | None = None
     tensor: Annotated[
@@ -106,7 +106,7 @@ class AskedSizes:
     )
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
-        """Return the requested and the saved size for each option whose sizes differ."""
+        """Return the option, the requested size and the saved size for each size that differs."""
         pairs = (
             ("--world-size", self.world, saved.world),
             ("--tp", self.tensor, saved.tensor),
@@ -122,23 +122,25 @@ class AskedSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeQuestion:
-    """The tree, and facts about it that are known in advance."""
+    """Question about a tree, with facts about it that are known in advance."""
 
     path: Annotated[str | None, DIR] = None
-    """Output folder, checkpoint folder, a rank's folder, or one shard; None for `DEFAULT_DIR`, or otherwise the tree in
-    or around the current folder."""
+    """Path of the output folder, checkpoint folder, a rank's folder, or one shard.
+
+    None for `DEFAULT_DIR` or, if it does not exist, the tree in or around the current folder.
+    """
     layout: Annotated[str | None, LAYOUT] = None
-    """Only this layout, if a folder has several."""
+    """Name of the layout to use, if a folder has several."""
     world_size: Annotated[
         int | None,
         Option("--world-size", "World size of the run, if the folders do not show it.", "Which tree", least=1),
     ] = None
-    """Number of ranks of the training run; None if the tree shows the number."""
+    """Number of ranks in the training run; None if the tree shows the number."""
     steps_per_epoch: Annotated[
         int | None,
         Option("--sink-size", "Batches per data sink, or steps per epoch without data sinking.", "Which tree", least=1),
     ] = None
-    """Sink size, or batches in the data set, for files that do not record their step."""
+    """Sink size, or number of batches in the data set, for files that do not record their step."""
     health_file: Annotated[
         str | None,
         Option(
@@ -154,7 +156,7 @@ class TreeQuestion:
             metavar="PATH",
         ),
     ] = None
-    """For parts that several machines wrote, the path of the tree on those machines, if they use different paths."""
+    """Path of the tree on the machines that wrote its parts, if their paths differ."""
     skew: Annotated[
         float | None,
         Option(
@@ -165,39 +167,41 @@ class TreeQuestion:
             unit="s",
         ),
     ] = None
-    """Allowed clock difference between these machines, in seconds; None for the default."""
+    """Allowed difference between the clocks of these machines, in seconds; None for the default."""
     sizes: bool = False
-    """Whether to get every shard's size, with one more system call per file."""
+    """Whether to get the size of every shard, with one more system call per file."""
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
-    """The environment of the start, which some trainers read; None if unknown."""
+    """Environment variables of the start, which some trainers read; None if unknown."""
     requested: AskedSizes = AskedSizes()
-    """Sizes of the next run, if a checkpoint is chosen for one: if the tree's trainer reports on the number of ranks,
-    no note says that it has no effect."""
+    """Sizes of the next run, if a checkpoint is chosen for it.
+
+    If the tree's trainer reports on the number of ranks, there is no note that the number has no effect.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuestion:
-    """The logs, and the meaning of their columns."""
+    """Question about logs, with the meaning of their columns."""
 
     patterns: Annotated[tuple[str, ...], LOG] = ()
     """Files, folders of logs, globs, or `-`."""
     columns: Annotated[str | None, COLUMNS] = None
-    """`step=iter,global_norm=gnorm`: names of fields in logs with named columns."""
+    """Column names for logs with named columns, such as `step=iter,global_norm=gnorm`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
-    """The spike to avoid, and the checkpoints to choose from."""
+    """Question about a spike, with the checkpoints to choose from."""
 
     around: Step | None = None
-    """The spike nearest to this step; None for the last spike, or the stop if training ended in a stop."""
+    """Step near the spike; None for the last spike, or for the stop if training ended in a stop."""
     every: int | None = None
-    """Steps between saves, all assumed to be good; None to use the checkpoints of the tree."""
+    """Number of steps between saves, all assumed to be good; None to use the checkpoints of the tree."""
 
 
 def spike(text: str) -> SpikeQuestion:
-    """Parse `--around-spike`.
+    """Parse the value of `--around-spike`.
 
     Raises:
         UsageError: The value is neither a step nor `last`.
@@ -220,7 +224,7 @@ AROUND_SPIKE: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceQuestion:
-    """The logs to use as evidence for the choice of a checkpoint."""
+    """Question about the logs that serve as evidence for the choice of a checkpoint."""
 
     threshold: Annotated[
         float | None,
@@ -243,7 +247,7 @@ class EvidenceQuestion:
             metavar="LOG",
         ),
     ] = ()
-    """Logs, or the JSON of `ckpttool log replay`: checkpoints in their suspect stretches are skipped."""
+    """Logs, or the JSON of `ckpttool log replay`; checkpoints in their suspect stretches are skipped."""
     spike_threshold: Annotated[
         float | None,
         Option(
@@ -255,12 +259,12 @@ class EvidenceQuestion:
         ),
     ] = None
     spike: Annotated[SpikeQuestion | None, AROUND_SPIKE] = None
-    """Avoid a spike, or continue after a stop."""
+    """Spike to avoid, or stop to continue after."""
     margin_minutes: Annotated[float, MARGIN] = 0.0
-    """How much earlier than its first event a strike's damage may have begun."""
+    """Time in minutes by which a strike's damage may have begun before its first event."""
 
     def assert_consistent(self) -> None:
-        """Reject an option that is given without the option that it requires.
+        """Raise an error if an option is given without another option that it requires.
 
         Raises:
             UsageError: An option is given without the option that it requires.
@@ -276,7 +280,7 @@ class EvidenceQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeQuestion:
-    """The user's conditions for the checkpoint to resume from."""
+    """Question about the checkpoint to resume from, with the user's conditions."""
 
     evidence: Annotated[Level, Option("--level", "How thoroughly to check the shards.", "Evidence")] = Level.STRUCTURE
     name: Annotated[
@@ -290,9 +294,9 @@ class ResumeQuestion:
             once=True,
         ),
     ] = None
-    """The only checkpoint to choose, by its name or the file name of one of its shards."""
+    """Name of the only checkpoint to choose, or the file name of one of its shards."""
     prefix: Annotated[str | None, PREFIX] = None
-    """Only checkpoints whose file names begin with this prefix."""
+    """Prefix of file names; only checkpoints with this prefix are considered."""
     require_health: Annotated[
         bool,
         Option(
@@ -305,15 +309,15 @@ class ResumeQuestion:
         ),
     ] = False
     allow_unknown_health: bool = False
-    """Accept unknown health even if its record exists but cannot be read."""
+    """Whether to accept unknown health, even if its record exists but cannot be read."""
     ignore_health: Annotated[bool, Option("--ignore-health", "Also accept unhealthy checkpoints.", "Evidence")] = False
     before: Annotated[
         Step | None,
         Option("--before", "Use only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
     ] = None
-    """Only checkpoints at or before this step, or without a known step; None for any checkpoint."""
+    """Maximum step; checkpoints without a known step are also considered. None for any step."""
     saves_as: str | None = None
-    """The prefix of the config's saves, which selects one of several training runs in the folder."""
+    """Prefix of the config's saves, which selects one of several training runs in the folder."""
     allow_renames: Annotated[
         bool,
         Option(
@@ -355,10 +359,10 @@ class ResumeQuestion:
     ] = None
     """Maximum training time to redo, in seconds; None for any time."""
     logs: Annotated[EvidenceQuestion | None, QUESTION] = None
-    """The evidence to take from training logs."""
+    """Evidence to use from training logs."""
 
     def assert_consistent(self) -> None:
-        """Reject options that contradict each other.
+        """Raise an error if options contradict each other.
 
         Raises:
             UsageError: Two options contradict each other.
@@ -369,55 +373,61 @@ class ResumeQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """The config to write, and the machines to start."""
+    """Config to write, and machines to start."""
 
     base: str
-    """The user's training config."""
+    """Path of the user's training config."""
     output: str
-    """The launch config."""
+    """Path of the launch config."""
     force: bool = False
-    """Replace an output that exists; its old content stays as `.bak`."""
+    """Whether to replace an existing output; its old content stays as `.bak`."""
     strict: bool = False
-    """Write nothing if a newer checkpoint was rejected."""
+    """Whether to write nothing if a newer checkpoint was rejected."""
     nodes: int = 1
     devices_per_node: int | None = None
-    """None to spread the ranks of the config or, if unknown, of the checkpoint evenly."""
+    """Number of devices per machine.
+
+    None to distribute the ranks of the config or, if unknown, of the checkpoint evenly.
+    """
     master_addr: str | None = None
     script: str | None = None
-    """The start script; None for the trainer's own script."""
+    """Path of the start script; None for the trainer's own script."""
     allowed: tuple[Row, ...] = ()
-    """Findings that the user has seen and accepts; any other finding above a note stops the launch."""
+    """Findings that the user accepts; any other finding above a note stops the launch."""
     view: View = USUAL
-    """The view for displaying the reasons against the launch."""
+    """Display options for the reasons against the launch."""
     load_checkpoint: str | None = None
-    """The folder to which a tree of an object store was copied."""
+    """Folder to which a tree from an object store was copied."""
     dry_run: bool = False
-    """Write nothing, and return the same answer."""
+    """Whether to write nothing, and return the same answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckQuestion:
-    """The shards to check, and the level."""
+    """Question about the shards to check, and the level of the check."""
 
     level: Level = Level.STRUCTURE
     name: str | tuple[str, ...] | None = None
-    """A checkpoint's name, `latest` or `all`, or several of these; None or an empty tuple for the latest."""
+    """Names of checkpoints, `latest` or `all`; None or an empty tuple for the latest."""
     bucket: tuple[int, int] | None = None
-    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; for the others, only headers and
-    sizes are read."""
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1.
+
+    For all other shards, only headers and sizes are read.
+    """
     jobs: int | None = None
-    """Threads that read content; None for one per core."""
+    """Number of threads that read content; None for one per core."""
     timeout: float = 600.0
-    """Seconds after which a read counts as hung, for each shard, or for each GiB of a large shard."""
+    """Time in seconds after which a read counts as hung, per shard, or per GiB of a large shard."""
     jump: float | None = None
-    """Factor between the norms of two checkpoints that counts as suspect; None for the default; 0 to skip the
-    comparison."""
+    """Ratio between the norms of two checkpoints that counts as suspect; None for the default; 0 for no comparison."""
     hashes: bool = False
-    """Also hash every complete file, for sealing, without comparison with records."""
+    """Whether to also hash every complete file, for sealing, without comparison with records."""
     digests: bool = False
-    """Also hash every complete file, in addition to all comparisons."""
+    """Whether to also hash every complete file, in addition to all comparisons."""
     max_age: float | None = None
-    """Seconds for which an earlier check of an unchanged file is trusted; None to read everything."""
+    """Maximum age in seconds of an earlier check of an unchanged file; None to read everything."""
     replicas: bool = True
-    """Compare ranks with equal tensors, and if no record shows which ranks have them, also read one other
-    checkpoint."""
+    """Whether to compare ranks with equal tensors.
+
+    If no record shows which ranks have them, one other checkpoint is also read.
+    """

@@ -1,4 +1,4 @@
-"""Retention: the checkpoints that may be deleted, and the actions on their files."""
+"""Retention: which checkpoints may be deleted, and what happens to their files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """The checkpoints to keep. Nothing is ever deleted before `keep_last` newer checkpoints are proven good."""
+    """Rules for the checkpoints to keep.
+
+    Nothing is ever deleted before `keep_last` newer checkpoints are proven good.
+    """
 
     keep_last: Annotated[
         int,
         Option("--keep-last", "Keep the N newest good checkpoints.", "What stays", metavar="N", least=1),
     ]
-    """Number of newest good checkpoints that stay; at least 1."""
+    """Number of newest good checkpoints to keep; at least 1."""
     keep_every: Annotated[
         int | None,
         Option(
@@ -37,7 +40,7 @@ class RetentionPolicy:
             least=1,
         ),
     ] = None
-    """Interval in steps; the first good checkpoint at or after each multiple stays."""
+    """Interval in steps; the first good checkpoint at or after each multiple is kept."""
     keep_healthy: Annotated[
         int,
         Option(
@@ -48,27 +51,27 @@ class RetentionPolicy:
             least=0,
         ),
     ] = 0
-    """Number of newest good checkpoints recorded as healthy that stay."""
+    """Number of newest good checkpoints with recorded good health to keep."""
     keep: Annotated[
         tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
     ] = ()
-    """Names of checkpoints that always stay."""
+    """Names of checkpoints to keep."""
     drop_abandoned: Annotated[
         bool, Option("--drop-abandoned", "Also delete the checkpoints of abandoned branches.", "What stays")
     ] = False
     """Whether to also delete abandoned branches."""
     prefix: Annotated[str | None, PREFIX] = None
-    """Only checkpoints whose file names begin with this prefix; all others stay."""
+    """Prefix of file names; checkpoints with other prefixes are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOrder:
-    """The checks before a prune, and the retention policy."""
+    """Order to prune a tree, with the retention policy and the checks before the prune."""
 
     apply: Annotated[
         bool, Option("--apply", "Make the changes; without this option, nothing is changed.", "What stays")
     ] = False
-    """Execute the plan; otherwise only show it."""
+    """Whether to execute the plan; otherwise it is only shown."""
     level: Annotated[
         Level | None,
         Option(
@@ -77,10 +80,12 @@ class PruneOrder:
             "Evidence",
         ),
     ] = None
-    """How thoroughly to check the checkpoints that justify a deletion. None for every byte if there is a checksum to
-    compare with, otherwise headers."""
+    """Level at which to check the checkpoints that justify a deletion.
+
+    None for every byte if there is a checksum to compare with, and otherwise headers.
+    """
     grace: Annotated[float, GRACE] = GRACE_SECONDS
-    """In seconds; if a shard is younger, a process is assumed to be writing to the tree."""
+    """Age in seconds; if a shard is younger, a process is assumed to be writing to the tree."""
     wait: Annotated[
         float,
         Option(
@@ -93,7 +98,7 @@ class PruneOrder:
             shown="",
         ),
     ] = 0.0
-    """Seconds to wait for a save that is under way, or for another ckpttool that changes the tree."""
+    """Maximum time in seconds to wait for a save in progress, or for another ckpttool that changes the tree."""
     trash_days: Annotated[
         float,
         Option(
@@ -105,52 +110,58 @@ class PruneOrder:
             shown="",
         ),
     ] = 0.0
-    """Days that deleted checkpoints stay in the trash."""
+    """Number of days for which deleted checkpoints stay in the trash."""
     max_age: Annotated[float | None, MAX_AGE] = None
-    """Seconds for which an earlier check of an unchanged file is trusted; None to read everything."""
+    """Maximum age in seconds of an earlier check of an unchanged file; None to read everything."""
 
 
 class Why(str, Enum):
-    """Reason for keeping or deleting a checkpoint. Scripts rely on the values: some may be added, none is renamed."""
+    """Reason for keeping or deleting a checkpoint.
+
+    Scripts rely on the values: values may be added, but never renamed.
+    """
 
     LAST = "last"
     VERIFIED = "verified"
-    """The checkpoint is among the newest proven by a checksum, and newer checkpoints have no checksum."""
+    """The checkpoint is among the newest with a matching checksum, and newer checkpoints have no checksum."""
     UNPROVEN = "unproven"
     """The checkpoint's checksum was not compared with its bytes, and too few newer checkpoints are proven."""
     HEALTHY = "healthy"
     EVERY = "every"
     NAMED = "named"
     NEWER = "newer"
-    """Intact but not good (unhealthy, or on an abandoned branch), and too few newer checkpoints are good."""
+    """The checkpoint is intact but not good (unhealthy, or on an abandoned branch), and too few newer ones are good."""
     NOT_WHOLE = "not-whole"
     DISPUTED = "disputed"
-    """It may be good: it contradicts another save and nothing shows which of them is damaged, or it is unreadable, or
-    its step or run is unknown."""
+    """The checkpoint may be good.
+
+    It contradicts another save and nothing shows which of them is damaged, or it is unreadable, or its step or run is
+    unknown.
+    """
     STEP_UNKNOWN = "step-unknown"
     NEEDS_RENAMES = "needs-renames"
     ABANDONED = "abandoned"
     OTHER_TRAINING = "other-training"
     UNKNOWN_FILES = "unknown-files"
     NOT_MOVED = "not-moved"
-    """Its layout forbids moving this save."""
+    """The layout forbids moving this save."""
     EVIDENCE = "evidence"
     """Without this checkpoint, the ranks, branch or header of another checkpoint would be judged differently."""
     REPLACED = "replaced"
-    """The only reason for deletion."""
+    """The checkpoint is superseded; this is the only reason for deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """The decision about one checkpoint."""
+    """Decision about one checkpoint."""
 
     checkpoint: Checkpoint
     why: tuple[Why, ...]
-    """Every rule that keeps the checkpoint; only `REPLACED` if it is deleted."""
+    """Rules that keep the checkpoint; only `REPLACED` if it is deleted."""
     because: str
-    """One sentence."""
+    """Explanation in one sentence."""
     word: VerdictWord | None
-    """The verdict on the checkpoint; None if it was not checked."""
+    """Verdict on the checkpoint; None if it was not checked."""
 
     @property
     def goes(self) -> bool:
@@ -160,22 +171,22 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """The decision about every checkpoint of a tree."""
+    """Decisions about all checkpoints of a tree."""
 
     root: str
     layout: str
     policy: RetentionPolicy
     fates: tuple[Fate, ...]
-    """Newest first; the checkpoints of other training runs come last."""
+    """Decisions, newest checkpoint first; the checkpoints of other training runs come last."""
 
     @property
     def going(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints to delete, newest first."""
+        """Checkpoints to delete, newest first."""
         return tuple(fate.checkpoint for fate in self.fates if fate.goes)
 
     @property
     def good(self) -> tuple[Checkpoint, ...]:
-        """The remaining checkpoints that are proven good to resume from, newest first."""
+        """Remaining checkpoints that are proven good to resume from, newest first."""
         proven = {Why.LAST, Why.VERIFIED, Why.UNPROVEN}
         return tuple(fate.checkpoint for fate in self.fates if proven.intersection(fate.why))
 
@@ -188,7 +199,7 @@ class RetentionPlan:
 
     @property
     def intact(self) -> tuple[Checkpoint, ...]:
-        """The remaining intact checkpoints: the good ones first, then the rest, each newest first."""
+        """Remaining intact checkpoints: first the good ones, then the others, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good
         good_keys = {checkpoint.key for checkpoint in good}
@@ -210,38 +221,38 @@ _NOT_GOOD = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One rename, of a file or of the complete folder of a save."""
+    """One rename of a file, or of the complete folder of a save."""
 
     path: str
-    """The current path, relative to the root; the path inside the trash is the same."""
+    """Current path, relative to the root; the path inside the trash is the same."""
     stamp: FileStamp
-    """The expected identity of the file."""
+    """Expected stamp of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All files of one checkpoint that are moved together."""
+    """Files of one checkpoint that are moved together."""
 
     trash: str
-    """The trash folder of the checkpoint, relative to the root."""
+    """Path of the checkpoint's trash folder, relative to the root."""
     moves: tuple[Move, ...]
-    """The moves, in order. After the first move, the checkpoint looks incomplete until all moves are done."""
+    """Moves in order. After the first move, the checkpoint looks incomplete until all moves are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A file prepared next to its destination, and the action on the existing file."""
+    """A file that was prepared next to its destination, and what happens to the existing file."""
 
     path: str
-    """Its destination, relative to the tree's root."""
+    """Path of the destination, relative to the tree's root."""
     temporary: str
-    """Its temporary path, in the same folder."""
+    """Temporary path, in the same folder."""
     stamp: FileStamp
-    """The stamp of the prepared file."""
+    """Stamp of the prepared file."""
     replaces: FileStamp | None = None
-    """The existing file at the destination; None if there is no file, or the file may be overwritten."""
+    """Stamp of the file at the destination; None if there is no file, or it may be overwritten."""
     retained: str | None = None
-    """The backup path of the replaced file."""
+    """Backup path for the replaced file; None if it is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,39 +267,44 @@ class Trashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """The files of one checkpoint to delete on another machine, or in an object store."""
+    """Files of one checkpoint to delete on another machine or in an object store."""
 
     checkpoint: str
-    """Its name."""
+    """Name of the checkpoint."""
     host: str | None
-    """The host name of the machine; None in an object store."""
+    """Host name of the machine; None for an object store."""
     paths: tuple[str, ...]
-    """Files, relative to the root, in the order of deletion."""
+    """Files in the order of deletion, relative to the root."""
     nbytes: ByteCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Answered):
-    """The plan of a prune, and its result."""
+    """The answer of `prune`: the plan and its result."""
 
     NOUN = "prune"
 
     plan: RetentionPlan
     order: PruneOrder
     fixes: tuple[PointerFix, ...]
-    """Records that name a checkpoint to delete."""
+    """Changes to records that name a checkpoint to delete."""
     trash: tuple[Trashed, ...]
     refusals: tuple[Finding, ...]
-    """The reasons for changing nothing."""
+    """Reasons why nothing was changed."""
     resolved_from: str | None
-    """The path used instead of the requested path, for display."""
+    """Path that was used instead of the requested path, for display."""
     elsewhere: tuple[Elsewhere, ...] | None = None
-    """If the tree is not a folder on this machine, the moves per host, oldest checkpoint first; empty if the plan is
-    refused. These moves are never executed from this machine."""
+    """Files to delete per host, oldest checkpoint first, if the tree is not a folder on this machine.
+
+    They are never deleted from this machine. Empty if the plan is refused; None for a tree on this machine.
+    """
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the plan is valid, executed or not; a refusal and a tree without a good checkpoint have other codes."""
+        """Exit code: 0 if the plan is valid, executed or not.
+
+        A refusal, and a tree without a good checkpoint, have other codes.
+        """
         if self.plan.good or seen_in_part(self.refusals):
             return of_findings(self.refusals)
         nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
@@ -301,13 +317,16 @@ class Pruning(Answered):
 
     @property
     def freed(self) -> ByteCount | None:
-        """Size of the checkpoints to delete, in bytes; None if a size is unknown."""
+        """Total size of the checkpoints to delete, in bytes; None if a size is unknown."""
         sizes = [checkpoint.nbytes for checkpoint in self.plan.going]
         return None if None in sizes else ByteCount(sum(size for size in sizes if size is not None))
 
 
 class TrashAction(str, Enum):
-    """The action on the trash. Scripts rely on the values: some may be added, none is renamed."""
+    """Action on the trash.
+
+    Scripts rely on the values: values may be added, but never renamed.
+    """
 
     LIST = "list"
     RESTORE = "restore"
@@ -316,18 +335,18 @@ class TrashAction(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InTrash:
-    """One folder of the trash, and the checkpoint in it."""
+    """One folder of the trash, with the checkpoint in it."""
 
     folder: str
-    """The folder's name, made of the time of the move and the checkpoint's name."""
+    """Name of the folder, which consists of the time of the move and the checkpoint's name."""
     name: str
-    """The checkpoint's name."""
+    """Name of the checkpoint."""
     prefix: str | None
-    """The start of its file names, if several training runs may share the tree; None if unknown."""
+    """Prefix of its file names, if several training runs may share the tree; None if unknown."""
     step: Step | None
-    """None if the folder is not a checkpoint, or the step was not requested."""
+    """Step of the checkpoint; None if the folder is not a checkpoint, or the step was not requested."""
     nbytes: ByteCount | None
-    """Bytes of its shards; None if unknown."""
+    """Size of its shards in bytes; None if unknown."""
     since: float
     """Time of the move, in Unix seconds."""
     taken: bool
@@ -336,7 +355,7 @@ class InTrash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trash(Answered):
-    """The contents of a tree's trash, and the result of a command on it."""
+    """The answer of `trash`: the contents of a tree's trash, and the result of the command."""
 
     NOUN = "trash"
 
@@ -350,63 +369,67 @@ class Trash(Answered):
     content: tuple[InTrash, ...]
     """The entries before the command, oldest first."""
     findings: tuple[Finding, ...]
-    """For a list or a deletion, unknown facts or reasons that prevent the deletion; for a restored checkpoint, findings
-    from its headers."""
+    """Findings of the command.
+
+    For a list or a deletion, unknown facts or reasons that prevent the deletion; for a restored checkpoint, findings
+    from its headers.
+    """
     resolved_from: str | None
-    """The path used instead of the requested path, for display."""
+    """Path that was used instead of the requested path, for display."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the contents are known, and restored checkpoints are intact according to their headers."""
+        """Exit code: 0 if the contents are known, and restored checkpoints are intact according to their headers."""
         return of_findings(self.findings)
 
     @property
     def applied(self) -> bool:
         """Whether the plan was executed."""
-        return self.apply  # an interrupted change is completed first; nothing else prevents the whole command
+        return self.apply  # an interrupted change is completed first; nothing else prevents the command
 
     @property
     def interrupted(self) -> bool:
-        """Whether an interrupted change of the tree must be finished before anything is deleted."""
+        """Whether an interrupted change of the tree must be completed before anything is deleted."""
         return not self.apply and any(finding.code is Code.IN_PROGRESS for finding in self.findings)
 
     @property
     def taken(self) -> tuple[InTrash, ...]:
-        """The restored or deleted checkpoints, oldest first."""
+        """Checkpoints that are restored or deleted, oldest first."""
         return tuple(save for save in self.content if save.taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Answered):
-    """The correct content of the trainer's own records, and the result of the repair."""
+    """The answer of `repair pointer`: the correct content of the trainer's records, and the result of the repair."""
 
     NOUN = "repair"
 
     root: str
     layout: str
     checkpoint: Checkpoint | None
-    """The newest intact checkpoint, or the requested one, which the pointers are to name; None if there is no such
-    checkpoint."""
+    """Checkpoint that the records should name: the newest intact one, or the requested one; None if no such checkpoint
+    exists.
+    """
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
     resolved_from: str | None
     read: int = 0
-    """Number of trainer records that were read; 0 if the layout has no such records, or there is no checkpoint."""
+    """Number of records that were read; 0 if the layout has no such records, or there is no checkpoint."""
     able: int = 0
-    """Number of those records that can name the checkpoint."""
+    """Number of the records that can name the checkpoint."""
     named: bool = False
-    """Whether the checkpoint was named explicitly."""
+    """Whether the user named the checkpoint."""
     prefix: str | None = None
-    """The prefix that was requested."""
+    """Prefix that was requested."""
     grace: float = GRACE_SECONDS
-    """Seconds: a younger shard is a sign of a save in progress."""
+    """Age in seconds; a younger shard is a sign of a save in progress."""
     is_sure: bool = True
-    """If there is no such checkpoint, whether it is certain that none is intact."""
+    """Whether it is certain that no checkpoint is intact, if there is no checkpoint to name."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the records are right, or would be with --apply."""
+        """Exit code: 0 if the records are right, or would be with `--apply`."""
         if self.checkpoint is None:
             return ExitCode.NOTHING_TO_RESUME if self.is_sure else ExitCode.INCOMPLETE
         return of_findings(self.refusals)

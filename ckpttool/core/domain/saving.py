@@ -1,4 +1,4 @@
-"""Saves of our own writer, and their names in a trainer's layout."""
+"""Saves by ckpttool's own writer, and their names in a trainer's layout."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ckpttool.core.domain.units import Rank, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:
-    """The progress of a training run at a save."""
+    """Progress of a training run at a save."""
 
     step: Step
-    """Data batches consumed, regardless of whether the updates were applied or dropped."""
+    """Number of data batches consumed, whether the updates were applied or dropped."""
     applied: int
-    """Updates applied."""
+    """Number of updates applied."""
     epoch: int
     """Number of the current epoch, from 1."""
     step_in_epoch: int
-    """Batches consumed in this epoch; 0 if no batch has been consumed yet."""
+    """Number of batches consumed in this epoch; 0 if no batch has been consumed yet."""
     loss_scale: float
     """Loss scale; 1 if there is no loss scaler."""
     global_batch_size: int | None
@@ -31,11 +31,11 @@ class SaveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveLabel:
-    """The parts of the names of a save's files."""
+    """Parts of the file names of a save."""
 
     prefix: str
     run: int
-    """Number of earlier starts of the training that saved here: 0 for the first start, which has no suffix."""
+    """Number of earlier starts that saved in this folder; the first start has number 0, and no suffix."""
     epoch: int
     step: int
     """Step within the epoch."""
@@ -43,7 +43,7 @@ class SaveLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedScalar:
-    """A number that is saved among the tensors."""
+    """A number that is saved as a tensor."""
 
     name: str
     dtype: DType
@@ -53,21 +53,21 @@ class SavedScalar:
 
 
 class SaveLayout(Protocol):
-    """A trainer's layout, as used by our own writer."""
+    """Interface of a trainer's layout, as used by ckpttool's own writer."""
 
     @property
     def name(self) -> str:
-        """Name for `--layout` and JSON."""
+        """Name of the layout, for `--layout` and JSON."""
         ...
 
     @property
     def folder(self) -> str:
-        """Folder of the tree, below the output folder."""
+        """Folder of the tree, relative to the output folder."""
         ...
 
     @property
     def health_file(self) -> str:
-        """Health file of the saves, below the output folder."""
+        """Health file of the saves, relative to the output folder."""
         ...
 
     def objection(self, prefix: str) -> str | None:
@@ -79,15 +79,15 @@ class SaveLayout(Protocol):
         ...
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Return the number of this start, from the files in a rank's folder."""
+        """Return the number of this start, based on the files in a rank's folder."""
         ...
 
     def leftovers(self, names: Iterable[str], prefix: str, rank: Rank) -> list[str]:
-        """Return the temporary names that a killed writer of this rank left behind."""
+        """Return the temporary files that a killed writer of this rank left behind."""
         ...
 
     def label(self, prefix: str, run: int, progress: SaveProgress) -> SaveLabel:
-        """Return the label of a save."""
+        """Return the label for a new save."""
         ...
 
     def parsed(self, file: str) -> SaveLabel | None:
@@ -95,11 +95,11 @@ class SaveLayout(Protocol):
         ...
 
     def checkpoint(self, label: SaveLabel) -> str:
-        """Return the save's name, in the form that commands accept."""
+        """Return the name of a save, in the form that commands accept."""
         ...
 
     def manifest(self, label: SaveLabel) -> str:
-        """Return the path of the save's manifest, relative to the tree, whether the save is sealed or not."""
+        """Return the path of a save's manifest, relative to the tree, whether or not the manifest exists."""
         ...
 
     def shard(self, label: SaveLabel, rank: Rank) -> str:
@@ -107,7 +107,7 @@ class SaveLayout(Protocol):
         ...
 
     def temporary(self, label: SaveLabel, rank: Rank) -> str:
-        """Return the temporary name, in the same folder, used while writing."""
+        """Return the path of a rank's file while it is being written, in the same folder."""
         ...
 
     def scalars(self, progress: SaveProgress) -> tuple[SavedScalar, ...]:
@@ -115,15 +115,15 @@ class SaveLayout(Protocol):
         ...
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Read the progress from the scalars; return None if a value is missing."""
+        """Parse the progress from scalars; return None if a value is missing."""
         ...
 
     def records(self, label: SaveLabel, rank: Rank) -> tuple[tuple[str, bytes], ...]:
-        """Return the records that name a save as the last save, with their paths relative to the tree."""
+        """Return the path (relative to the tree) and content of each record that names this save as the last save."""
         ...
 
     def with_health(self, old: bytes | None, label: SaveLabel, health: Health) -> bytes:
-        """Return the health file with the health of a save added.
+        """Return the content of the health file with an entry for this save added.
 
         Raises:
             ValueError: The old file does not have the trainer's form.

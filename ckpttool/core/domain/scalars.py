@@ -10,38 +10,38 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import RecordedEntries, ShardRole
 
 ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
-"""The scalars of one file, by the trainer's names, sorted; absent scalars are left out."""
+"""Scalars of one file by the trainer's names, sorted; absent scalars are left out."""
 
 _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
-"""Keys that manifests and ledgers have always had; the value is null if a file has no such scalar."""
+"""Keys that manifests and ledgers always contain; the value is null if a file has no such scalar."""
 
 
 def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
-    """Return the values in the form that our own records use."""
+    """Encode scalars in the form that ckpttool's own records use."""
     return {**dict.fromkeys(_ALWAYS_SPELLED), **dict(values)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalars:
-    """A save's progress, from the values inside it; None if no file records it."""
+    """Progress of a save according to the values inside it; None for values that no file records."""
 
     step: int | None = None
-    """Batches consumed."""
+    """Number of batches consumed."""
     samples: int | None = None
     tokens: int | None = None
     global_batch_size: int | None = None
     """Samples per batch over all ranks."""
     rest: ScalarValues = ()
-    """The trainer's other scalars, by its own names."""
+    """Other scalars, by the trainer's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedScalar:
-    """A one-element tensor to read from a file."""
+    """Description of a one-element tensor to read from a file."""
 
     name: str
     is_integer: bool = True
-    """Whether it must be an integer."""
+    """Whether the value must be an integer."""
     least: int = 0
     """Smallest legal value."""
 
@@ -58,39 +58,39 @@ class AgreedScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameClaim:
-    """The value of a scalar according to the name of a save."""
+    """Value of a scalar according to the name of a save."""
 
     scalar: str
     value: int
     at_least: bool = False
-    """Whether a larger value also agrees with the name."""
+    """Whether a larger value is also consistent with the name."""
     message: str
-    """Message if the value inside contradicts the name, with `%d` for the value inside."""
+    """Message if the actual value contradicts the name, with `%d` for the actual value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarRules:
-    """The scalars in the files of a layout, and the rules about them."""
+    """Scalars in the files of a layout, and the rules about them."""
 
     requested: tuple[RequestedScalar, ...] = ()
     """The scalars to read, in the order of the request."""
     required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
-    """Roles whose files must contain scalars, and the scalars that each needs, regardless of the other files."""
+    """Scalars that the files of each role must contain, regardless of the other files."""
     agreed: tuple[AgreedScalar, ...] = ()
     without: str | None = None
-    """The trainer's reaction to a file that lacks a required scalar."""
+    """Consequence in the trainer if a file lacks a required scalar."""
     without_batch_size: str | None = None
-    """The files of the trainer that legitimately contain no batch size."""
+    """Description of the trainer's files that need not contain a batch size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """The facts that a layout knows about a file before it is opened."""
+    """Facts that a layout knows about a file before it is opened."""
 
     scalars: tuple[RequestedScalar, ...] = ()
     """The scalars to read from the file."""
     entries: RecordedEntries = ()
-    """Tensors that the file must contain according to its save's own record; empty if there is no record."""
+    """Tensors that the file must contain according to the save's own record; empty if there is no record."""
 
 
 NO_FACTS = ShardFacts()
@@ -98,13 +98,13 @@ NO_RULES = ScalarRules()
 
 
 Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
-"""The facts for display of a save, by name."""
+"""Facts about a save for display, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnScalars:
-    """The training scalars in one trainer's files."""
+    """Scalars in one trainer's files, with their meaning."""
 
     rules: ScalarRules
     meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]
-    """Returns the meaning of one file's scalars."""
+    """Function that returns the meaning of one file's scalars."""

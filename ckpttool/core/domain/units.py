@@ -1,4 +1,4 @@
-"""Distinct types for numbers that must not be confused."""
+"""Distinct types for numbers that must not be confused, and functions that format numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Step = NewType("Step", int)
 """Global step: data batches consumed since the training began, including skipped batches."""
 
 STEP_DIGITS = 18
-"""Maximum number of digits. Steps have fewer, and int() of a million digits takes seconds."""
+"""Maximum number of digits of a step, because `int()` takes seconds for a million digits."""
 
 
 def is_count(text: str) -> bool:
-    """Return whether a word is a plausible integer; int() rejects thousands of digits."""
+    """Return whether a word is an integer of plausible length; `int()` rejects thousands of digits."""
     return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
 
 
@@ -26,23 +26,23 @@ ByteCount = NewType("ByteCount", int)
 
 
 _MOST_RANGES = 12
-"""Maximum number of ranges, about two lines; for thousands of scattered ranks, use the JSON output."""
+"""Maximum number of ranges in a text, about two lines; the JSON output has all ranks."""
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
-    """Format ranks, ascending, as ranges that Slurm and MPI accept: `ranks 0, 2-3`; without limit if `everything`."""
+    """Format ascending ranks as ranges that Slurm and MPI accept: `ranks 0, 2-3`; `everything` removes the limit."""
     return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
 
 
 def on_nodes(ranks: Sequence[int], per_node: int, *, everything: bool = False) -> str:
-    """Format the nodes of ranks, and whether all ranks of a node are included: `all of node 8`, `on nodes 0, 2-3`."""
+    """Format the nodes of ascending ranks: `all of node 8` if every rank is included, otherwise `on nodes 0, 2-3`."""
     nodes = sorted({rank // per_node for rank in ranks})
     named = _in_ranges("node", nodes, len(nodes) if everything else _MOST_RANGES)
     return f"all of {named}" if len(ranks) == per_node * len(nodes) else f"on {named}"
 
 
 def on_lines(lines: Sequence[int]) -> str:
-    """Name lines of a text, ascending, in ranges."""
+    """Format ascending line numbers as ranges."""
     return _in_ranges("line", lines, _MOST_RANGES)
 
 
@@ -61,27 +61,27 @@ def _in_ranges(noun: str, numbers: Sequence[int], most: int) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Format a number of things: `1 step`, `2 steps`."""
+    """Format a number with its noun: `1 step`, `2 steps`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def at_step(step: Step | None) -> str:
-    """Format the step of a checkpoint, which may be unknown."""
+    """Format a checkpoint's step, which may be unknown."""
     return "its step is unknown" if step is None else f"step {step}"
 
 
 def step_and_name(step: Step | None, name: str) -> str:
-    """Name a checkpoint by its step, then its name: `step 60 (_1-30_2)`; by its name alone if the step is unknown."""
+    """Format the step and the name of a checkpoint: `step 60 (_1-30_2)`; only the name if the step is unknown."""
     return name if step is None else f"step {step} ({name})"
 
 
 def in_gib(nbytes: int) -> str:
-    """Format an exact size: in bytes below a GiB."""
+    """Format an exact size, in bytes below one GiB."""
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
 
 
 def moment(seconds: float) -> str:
-    """Format a time in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
+    """Format seconds since 1970 as a UTC time to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
         OverflowError: The time is outside the calendar, which is possible for the time of a file.
@@ -93,7 +93,7 @@ def moment(seconds: float) -> str:
 
 
 def moment_if_any(seconds: float) -> str | None:
-    """Format a file's time as `moment` does; None if it is outside the calendar, since programs can set any time."""
+    """Format a file's time like `moment`; None if it is outside the calendar, because programs can set any time."""
     try:
         return moment(seconds)
     except OverflowError:
@@ -111,14 +111,16 @@ def lasting(seconds: float) -> str:
 
 
 _TENTHS_FROM = 3600
-"""Seconds in the smallest unit that is shown with tenths below ten: hours and days."""
+"""Seconds in the smallest unit that is shown with one decimal below ten: hours and days."""
 
 
 def on_all(ranks: int) -> str:
-    """Format the number of all ranks: `on all 8 ranks`, `on its only rank`."""
+    """Format the total number of ranks: `on all 8 ranks`, `on its only rank`."""
     return "on its only rank" if ranks == 1 else f"on all {ranks} ranks"
 
 
 MAX_RANKS = 1 << 20
-"""More than any training run has. The limit keeps a single name or option from setting the number of ranks that we
-check."""
+"""Maximum number of ranks, more than any training run has.
+
+Because of the limit, a single name or option cannot make ckpttool check any number of ranks.
+"""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """The level of a check: headers, every byte, or every element."""
+    """Level of a check: headers, every byte, or every element."""
 
     STRUCTURE = 0
     CHECKSUM = 1
@@ -30,17 +30,17 @@ class Level(IntEnum):
 
     @property
     def word(self) -> str:
-        """The lower-case name in options and JSON."""
+        """Name of the level in options and JSON, in lower case."""
         return self.name.lower()
 
     @property
     def reads_content(self) -> bool:
-        """Whether every byte of a shard is read, not just its header."""
+        """Whether every byte of a shard is read, and not just the header."""
         return self >= Level.CHECKSUM
 
 
 class VerdictWord(str, Enum):
-    """One-word verdicts, best first."""
+    """Verdicts as single words, best first."""
 
     VERIFIED = "verified"
     AGREED = "agreed"
@@ -55,156 +55,157 @@ class VerdictWord(str, Enum):
 
 
 MIN_COPIES = 3
-"""Number of copies that count as proven if they agree; if only two of three agree, the third is damaged."""
+"""Number of agreeing copies that count as proof; if only two of three agree, the third is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
-    """One shard to check. Picklable: any process that sees the folder can run it."""
+    """Task to check one shard, which can be pickled and run in any process that sees the folder."""
 
     root: str
     path: str
-    """POSIX, relative to `root`."""
+    """POSIX path, relative to `root`."""
     rank: Rank | None
     role: ShardRole
     named_format: FormatName
     level: Level
     cost: ByteCount
-    """Bytes that the check will read, estimated from the listing."""
+    """Estimated number of bytes that the check will read, based on the listing."""
     facts: ShardFacts = NO_FACTS
-    """The layout's facts about the file."""
+    """Facts that the layout knows about the file."""
     part: tuple[int, int] | None = None
-    """First byte and first byte after the part, if several tasks share a big file; None for the whole file."""
+    """First byte of the part, and first byte after it, if several tasks share a big file; None for the complete file.
+    """
     seal: ShardSeal | None = None
-    """A manifest's record of this file."""
+    """Record of this file in a manifest."""
     sha256: str | None = None
-    """The digest in the save's own record, 64 hexadecimal digits."""
+    """SHA-256 in the save's own record, as 64 hexadecimal digits."""
     hashes: bool = False
     """Whether to also compute xxh3-128 of the file and of each chunk, for sealing."""
     digests: bool = True
     """Whether to also compute the digest of each tensor, if every byte is read."""
     listed: FileStamp | None = None
-    """The stamp of the file in the listing: damage in a file that has changed since then does not prove anything."""
+    """Stamp of the file in the listing; damage in a file that has changed since then is not proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDigest:
-    """The digests of a complete file, as recorded in a manifest."""
+    """Digests of a complete file, as recorded in a manifest."""
 
     xxh3_128: str
-    """32 hexadecimal digits."""
+    """xxh3-128 of the file, as 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """Digest of each 64 MiB, in file order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorStat:
-    """The statistics of one floating-point tensor."""
+    """Statistics of one floating-point tensor."""
 
     name: str
     dtype: str
-    """Name in safetensors."""
+    """Name of the type in safetensors."""
     elements: int
     nans: int
     infinities: int
     absmax: float
     """Largest magnitude of the finite elements, exact; 0.0 if no element is finite."""
     norm: float
-    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite if F64 overflows."""
+    """L2 norm of the finite elements, with a relative error of 1e-5 (F64: 1e-12); infinite if F64 overflows."""
     denormal_only: bool
-    """Whether all elements are finite, at least one is subnormal, and every other element is subnormal or zero."""
+    """Whether all elements are finite, at least one is subnormal, and all others are subnormal or zero."""
 
     @property
     def finite(self) -> bool:
-        """True if no element is NaN or infinite."""
+        """Whether no element is NaN or infinite."""
         return not (self.nans or self.infinities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """The result of one check. Picklable; the order of reports does not matter."""
+    """Result of checking one shard, which can be pickled; the order of reports does not matter."""
 
     path: str
     rank: Rank | None
     role: ShardRole
     level: Level
-    """The level at which this shard was actually checked."""
+    """Level at which this shard was actually checked."""
     format: FormatName | None
     stamp: FileStamp | None
-    """The file that was read; None if it could not be opened."""
+    """Stamp of the file that was read; None if it could not be opened."""
     scalars: ScalarValues
     schema_hash: str | None
     """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
     tensors: int | None
     """Number of tensors that the header declares; None if the header could not be parsed."""
     checksum_matched: bool
-    """True if a checksum exists and matched; only then is the verdict `verified`."""
+    """Whether a checksum exists and matched; only then is the verdict `verified`."""
     bytes_read: ByteCount
     findings: tuple[Finding, ...]
     embedded_checksum: bool = False
-    """Whether the file contains a checksum of itself, matched or not."""
+    """Whether the file contains its own checksum, matching or not."""
     zero_tail: bool = False
-    """Whether its last 4 KiB (all of a smaller file's tensor data) are zero."""
+    """Whether the last 4 KiB (in a smaller file, all tensor data) are zero."""
     tail_hash: str | None = None
-    """xxh3-64 of those bytes: equal on replicas, different for other slices of a model. None if unknown."""
+    """xxh3-64 of the last 4 KiB; None if unknown. It is equal on replicas, and different for other slices."""
     metadata_hash: str | None = None
-    """xxh3-128 of the header's free text without its checksum, if it has free text; None if unknown."""
+    """xxh3-128 of the header's free text without its checksum; None if unknown or if there is no free text."""
     digest: ShardDigest | None = None
-    """None unless hashes were requested."""
+    """Digests of the file; None unless hashes were requested."""
     stats: Sequence[TensorStat] = ()
-    """At level NUMERICS: the statistics of every floating-point tensor, in file order."""
+    """Statistics of every floating-point tensor in file order, at level NUMERICS."""
     tensor_digests: TensorDigests | None = None
-    """Digests of the tensors, if the tensors are known and every byte was read; otherwise None."""
+    """Digests of the tensors; None unless the tensors are known and every byte was read."""
     copies: int = 1
     """Number of known replicas with identical tensors, including this shard."""
     copy_matched: bool = False
     """Whether one of these copies has a matching checksum."""
     remembered: bool = False
-    """True if a ledger has an earlier check of this unchanged file, so that it was not read again."""
+    """Whether the report is from the ledger, because the file has not changed since an earlier check."""
 
     @property
     def word(self) -> VerdictWord:
-        """The one-word verdict on this shard alone."""
+        """Verdict on this shard alone, as one word."""
         return _worst_word(self.best, self.findings)
 
     @property
     def best(self) -> VerdictWord:
-        """The best verdict that the shard can have without findings."""
+        """Best verdict that this shard can have if there are no findings."""
         if self.checksum_matched:
             return VerdictWord.VERIFIED
         return VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
 
     @property
     def is_proven(self) -> bool:
-        """Whether the content is proven by a checksum, by a copy's checksum, or by three copies that agree."""
+        """Whether a checksum, a copy's checksum, or at least three equal copies prove the content."""
         return self.checksum_matched or self.copies >= MIN_COPIES or (self.copies > 1 and self.copy_matched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The verdict on one checkpoint. Its status is derived from the findings."""
+    """Verdict on one checkpoint, which is derived from the findings."""
 
     key: CheckpointKey
-    """The checkpoint's key, because a name may occur twice in a tree."""
+    """Key of the checkpoint, because a name may occur twice in a tree."""
     name: str
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """Sorted by (rank, path); for a subset, only the reports of its shards."""
+    """Reports on the shards, sorted by (rank, path); for a subset, only the reports of its shards."""
     findings: tuple[Finding, ...]
     """Findings about the shards and about the checkpoint."""
     unseen: int = 0
-    """Shards outside the requested subset."""
+    """Number of shards outside the requested subset."""
     beside: tuple[ShardReport, ...] = ()
-    """Reports of the shards in `unseen`, sorted by (rank, path), from headers and sizes only."""
+    """Reports on the other shards, from headers and sizes only, sorted by (rank, path)."""
     compared_with: tuple[str, ...] = ()
-    """Other checkpoints, by name, that showed which ranks have copies of the same tensors; nearest first."""
+    """Names of other checkpoints that showed which ranks have copies of the same tensors, nearest first."""
     also_read: tuple[str, ...] = ()
-    """The checkpoints in `compared_with` that were read only for this comparison."""
+    """Names of the checkpoints in `compared_with` that were read only for this comparison."""
 
     @property
     def word(self) -> VerdictWord:
-        """The one-word verdict, which is the worst shard's verdict."""
+        """Verdict on the checkpoint as one word: the verdict on its worst shard."""
         best = VerdictWord.STRUCT_OK
         if self.reports and not self.unseen:
             best = max({report.best for report in self.reports}, key=_BADNESS.index)
@@ -212,24 +213,24 @@ class Verdict:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the content of every shard is proven, with no finding against any shard."""
+        """Whether the content of every shard is proven, and no shard has a finding against it."""
         return self.word in {VerdictWord.VERIFIED, VerdictWord.AGREED} and all(
             report.is_proven for report in self.reports
         )
 
     @property
     def looked_at(self) -> bool:
-        """False if no shard was opened and no name is wrong; `word` is then meaningless."""
+        """Whether a shard was opened or a name is wrong; if not, `word` is meaningless."""
         return bool(self.reports or self.beside or self.findings or not self.unseen)
 
     @property
     def bytes_read(self) -> ByteCount:
-        """Bytes read from the disk for this verdict."""
+        """Number of bytes read from the disk for this verdict."""
         return ByteCount(sum(report.bytes_read for report in (*self.reports, *self.beside)))
 
 
 _BADNESS = tuple(VerdictWord)
-"""Best first, as the words are listed."""
+"""Verdicts from best to worst, in the order of their definition."""
 
 _WORD_OF_SEVERITY = {
     Severity.NOTE: VerdictWord.VERIFIED,
@@ -245,10 +246,10 @@ def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
 
 
 def word_of(finding: Finding) -> VerdictWord:
-    """Return the verdict for one finding alone; a note has no verdict."""
+    """Return the verdict for a single finding; a note counts as `verified`."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
-    if finding.is_tie:  # it was read, but its meaning is undecided
+    if finding.is_tie:  # the file was read, but it is undecided whether it is damaged
         return VerdictWord.SUSPECT
     if finding.code.verdict is not None:
         return VerdictWord(finding.code.verdict)
@@ -266,7 +267,7 @@ class Verification(Answered):
     """One verdict per requested checkpoint, newest first."""
     level: Level
     seconds: float
-    """Duration of the check."""
+    """Duration of the check in seconds."""
     view: View = USUAL
 
     def in_short(self) -> dict[str, object]:
@@ -275,7 +276,7 @@ class Verification(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code for all checkpoints; the code for "nothing proven" if there are no checkpoints."""
+        """Safest exit code for all checkpoints; if there are no checkpoints, the code for "nothing proven"."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
         findings = (finding for verdict in self.verdicts for finding in verdict.findings)

@@ -1,4 +1,4 @@
-"""The amount of detail to display, and the grouping into nodes. JSON output always has everything."""
+"""Level of detail in tables, and grouping of ranks by node. JSON output is always complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.domain.option import Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The options of a table."""
+    """Display options of a table."""
 
     ranks_per_node: Annotated[
         int | None,
@@ -18,9 +18,9 @@ class View:
             "--ranks-per-node", "Also show damage per node, assuming N consecutive ranks on each.", metavar="N", least=1
         ),
     ] = None
-    """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None if unknown."""
+    """Number of consecutive ranks per machine, from rank 0, to also report damage per machine; None if unknown."""
     everything: Annotated[bool, Option("--verbose -v", "Show all details and the settings in effect.")] = False
-    """Show every finding, rejected checkpoint and rank, instead of only the first of each and a count."""
+    """Whether to show every finding, rejected checkpoint and rank, instead of only the first of each and a count."""
 
 
 USUAL = View()
