@@ -1,4 +1,4 @@
-"""Conditions other than weights, data and random numbers that affect the last bits: versions, threads, kernels."""
+"""Conditions other than weights, data and random numbers that affect the last bits: versions, processor, kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 
 import torch
 
@@ -15,6 +16,9 @@ from ckpttool.guard.model.capture import Difference, Setting
 
 _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transformers", "transformer_engine")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
+
+_PROCESSOR = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
+"""The lines of `/proc/cpuinfo` that identify a processor. Virtual machines shorten the name, and Arm has none."""
 
 COMPILED = "compiled"
 """Name of the setting for whether compiled code computed the loss. Only the user's entry can compile it again."""
@@ -62,6 +66,7 @@ def environment(device: torch.device) -> dict[str, Setting]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "system": platform.system(),
+        "cpu": processor(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cuda": torch.version.cuda,
@@ -85,6 +90,20 @@ def environment(device: torch.device) -> dict[str, Setting]:
         if name in sys.modules:
             settings[name] = str(getattr(sys.modules[name], "__version__", None))
     return settings | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+@cache
+def processor(path: str = "/proc/cpuinfo") -> str | None:
+    """Return the model of the processor, by which kernels choose their instructions and block sizes."""
+    facts: dict[str, str] = {}
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as lines:
+        for text in lines:
+            name, _, value = (part.strip() for part in text.partition(":"))
+            if not name:  # the end of the first processor
+                break
+            facts[name] = value if name == "model name" else f"{name} {value}"
+    parts = [facts[name] for name in _PROCESSOR if name in facts]
+    return ", ".join(parts) or platform.processor() or None
 
 
 def comes_from_compiled(loss: object) -> bool:
