@@ -265,9 +265,26 @@ def test_failures_of_the_guard_are_told_once_a_part_and_counted_all() -> None:
     assert code(report([*steps(), (K.CAPTURE_FAILED, 4, {})])) is ExitCode.OK
 
 
-def test_an_alarm_asks_for_a_threshold_that_fits() -> None:
-    answer = report([(K.ALARM, 3, {"message": "too often"}), (K.ALARM, 4, {"message": "too often"})])
-    assert (answer.alarms, answer.next) == (("too often",), (("ckpttool", "log", "calibrate", "out/guard"),))
+CALIBRATE = ("ckpttool", "log", "calibrate", "out/guard")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("skips-too-often", K.SKIP, [CALIBRATE]),
+        ("skips-too-often", K.SPIKE, [CALIBRATE]),
+        ("skips-too-often", K.NONFINITE, []),  # of which no threshold is the cause
+        ("no-micro-batch", K.SKIP, [("ckpttool", "guide", "guard")]),
+        ("guard-too-slow", K.SKIP, [("ckpttool", "guide", "guard")]),
+        ("config-key-ignored", K.SKIP, [("ckpttool", "guide", "asd")]),
+    ],
+)
+def test_an_alarm_leads_to_what_helps_against_it(
+    name: str, kind: GuardEventKind, expected: list[tuple[str, ...]]
+) -> None:
+    alarm: Event = (K.ALARM, 3, {"name": name, "message": "too often"})
+    answer = report([(kind, 3, {"dropped": True}), alarm, alarm])
+    assert (answer.alarms, list(answer.next)) == (("too often",), expected)
     assert code(answer) is ExitCode.OK
 
 

@@ -10,6 +10,9 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Step
 
+SKIPS_TOO_OFTEN = "skips-too-often"
+"""Name of the alarm that reports too many dropped updates."""
+
 
 class Action(IntEnum):
     """The decision about an update. The ranks agree on the largest value."""

@@ -25,7 +25,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     number,
 )
-from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
+from ckpttool.guard.model.guarding import SKIPS_TOO_OFTEN, Action, Decision, GuardMode, Proposal
 from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import Policy
 from ckpttool.health.policies.registry import settings_of
@@ -230,7 +230,7 @@ class SpikeGuard:
             self._alarmed = self._settled
             count = len(self._recent)
             message = f"{count} of the last {_RECENT} updates were dropped: check whether the threshold fits this run"
-            yield self._event(GuardEventKind.ALARM, name="skips-too-often", count=count, message=message)
+            yield self._event(GuardEventKind.ALARM, name=SKIPS_TOO_OFTEN, count=count, message=message)
 
     def _event(self, kind: GuardEventKind, **values: EventValue) -> GuardEvent:
         return GuardEvent(kind=kind, step=self._row.step, values=values)

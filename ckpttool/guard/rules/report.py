@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.findings import Code
 from ckpttool.core.formats.strict_json import ParseError, as_number
 from ckpttool.guard.model.attribution import RecordedReplay
 from ckpttool.guard.model.capture import CAPTURES_IN_A_ROW
+from ckpttool.guard.model.guarding import SKIPS_TOO_OFTEN
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.guard.rules.attribution import SuspiciousSteps, causes
 from ckpttool.guard.rules.nan_diagnosis import rows
 from ckpttool.health.model.reading import LogReading
+from ckpttool.trainers.findings import TrainersCode
 
 MOST = 100
 """Maximum number of events of one kind to list. Others are only counted, because the files are not trusted."""
@@ -27,6 +31,10 @@ _MOST_CAPTURES = 3
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 _FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
+_OF_FEATURES = frozenset(
+    row.value for row in (TrainersCode.CONFIG_KEY_IGNORED, TrainersCode.CONFIG_WRONG_TYPE, Code.CONFIG_DISAGREES)
+)
+"""Names of the alarms about settings of the detector of feature values: the codes of their findings."""
 _ELSEWHERE = "another rank"
 """Beginning of the reason on a rank that drops because of other ranks."""
 
@@ -95,7 +103,7 @@ class GuardTally:
             GuardEventKind.REPLICAS_DISAGREE: {},
         }
         self._switched_on: dict[str, None] = {}
-        self._alarms: dict[str, None] = {}
+        self._alarms: dict[str, str] = {}  # names by their messages
         self._forgotten: dict[str, None] = {}
         self._errors: dict[tuple[Rank, str], str] = {}
         self._suspicious = SuspiciousSteps()
@@ -165,7 +173,7 @@ class GuardTally:
         elif event.kind is GuardEventKind.ALARM and _text(values, "name") == CAPTURES_IN_A_ROW:
             pass  # the list of captures contains the complete series
         elif event.kind is GuardEventKind.ALARM and len(self._alarms) < MOST:
-            self._alarms.setdefault(_text(values, "message"))
+            self._alarms.setdefault(_text(values, "message"), _text(values, "name"))
         elif event.kind in _FORGOT and len(self._forgotten) < MOST:
             self._forgotten.setdefault(f"step {event.step}: {_text(values, 'message')}")
         elif event.kind is GuardEventKind.GUARD_ERROR and len(self._errors) < MOST:
@@ -264,7 +272,7 @@ class GuardTally:
             next=(),
             reading=reading,
         )
-        return replace(report, next=tuple(_next(report)))
+        return replace(report, next=tuple(_next(report, {*self._alarms.values()})))
 
 
 def _step(tally: _OfRank, event: GuardEvent) -> None:
@@ -282,8 +290,13 @@ def _step(tally: _OfRank, event: GuardEvent) -> None:
         tally.measured += 1
 
 
-def _next(report: GuardReport) -> list[tuple[str, ...]]:
-    """Return suggested commands as lists of words, the most urgent first."""
+def _next(report: GuardReport, alarms: AbstractSet[str]) -> list[tuple[str, ...]]:
+    """Return suggested commands as lists of words, the most urgent first.
+
+    Args:
+        report: The events.
+        alarms: The names of the alarms.
+    """
     source = report.reading.sources[0] if report.reading.sources else ""
     folder = source.rpartition("/")[0]
     output, _, last = folder.rpartition("/")
@@ -303,8 +316,13 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
         # It comes from a file and will be typed: no command may interpret it as an option.
         path = f"./{capture.here}" if capture.here.startswith("-") else capture.here
         commands.append(("ckpttool", "guard", "inspect", path))
-    if report.alarms:
+    # A threshold has no part in dropped updates that are not finite.
+    if SKIPS_TOO_OFTEN in alarms and any(drop.kind != GuardEventKind.NONFINITE.value for drop in report.drops):
         commands.append(("ckpttool", "log", "calibrate", *events))
+    if alarms & _OF_FEATURES:
+        commands.append(("ckpttool", "guide", "asd"))
+    if alarms - _OF_FEATURES - {SKIPS_TOO_OFTEN}:
+        commands.append(("ckpttool", "guide", "guard"))
     return commands
 
 
