@@ -207,7 +207,8 @@ class Guard:
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, used for the health of saves if a writer names an embedding."""
         encode_batch = None if capture is None else capture.encode_batch
-        if os.environ.get(REPLAY_VARIABLE):
+        replays = bool(os.environ.get(REPLAY_VARIABLE))
+        if replays:
             output = capture = None
         self._output = None if output is None else os.fspath(output)
         self._capture_settings = capture
@@ -237,7 +238,7 @@ class Guard:
         self._is_slow = False
         self._hook: RemovableHandle | None = None
         GUARDED.add(self.optimizer)
-        self._replay = self._requested_replay(encode_batch)  # None: the environment requests none
+        self._replay = self._new_replay(encode_batch) if replays else None
         if not trainer_drops and hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
@@ -254,9 +255,7 @@ class Guard:
         """Return the context for the forward and backward passes of a batch. `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
 
-    def _requested_replay(self, encode_batch: Callable[[object], object] | None) -> ScriptReplay | None:
-        if not os.environ.get(REPLAY_VARIABLE):
-            return None
+    def _new_replay(self, encode_batch: Callable[[object], object] | None) -> ScriptReplay:
         from ckpttool.guard.replay.script import ScriptReplay
 
         return ScriptReplay(self.model, self.optimizer, self._ranks, encode_batch, self._set_step)
