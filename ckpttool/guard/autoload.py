@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from ckpttool.core.errors import CkptToolError, ExitCode
-from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, report, switch_of
+from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, report, report_result, switch_of
 
 
 def autoload() -> None:
@@ -29,6 +29,7 @@ def autoload() -> None:
     except Exception as error:  # noqa: BLE001  as the docstring says
         report(f"not switched on: {error}")
         if os.environ.get(REPLAY_VARIABLE):
+            report_result(ExitCode.INCOMPLETE)
             raise SystemExit(ExitCode.INCOMPLETE) from None
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.errors import UsageError
+from ckpttool.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +17,12 @@ VARIABLE = "CKPTTOOL_GUARD"
 
 REPLAY_VARIABLE = "CKPTTOOL_GUARD_REPLAY"
 """Variable of the form `CAPTURE[,stop=before|after][,continue=true]`: the captured step to begin the run with."""
+
+_RESULTS = {
+    ExitCode.OK: "reproduced",
+    ExitCode.DAMAGE: "not-reproduced",
+    ExitCode.INCOMPLETE: "not-replayed",
+}
 
 _EXAMPLE = f"{VARIABLE}=output,policy=zscore"
 
@@ -187,6 +193,11 @@ def report(text: str) -> None:
     """Print one line about how the guard was switched on, for readers of the training output."""
     sys.stderr.write(f"ckpttool guard: {text}\n")
     sys.stderr.flush()
+
+
+def report_result(code: ExitCode) -> None:
+    """Print the result of a replay for scripts, because launchers such as torchrun do not pass on the exit code."""
+    report(f"replay result: {_RESULTS[code]}")
 
 
 def variables(switch: Switch, replay: ReplaySwitch | None = None) -> dict[str, str]:

@@ -23,6 +23,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 IN_CODE: dict[str, Any] = {"code": True, "accumulate": 3}  # in bfloat16, the last bit of a weight does not matter
 AUTOMATIC: dict[str, Any] = {"accumulate": 2, "workers": 2, "draws": "list"}
+RESULTS = {0: "reproduced", 10: "not-reproduced", 14: "not-replayed"}
 EQUAL = "3 of 3 losses and 8 of 8 gradients are equal in every bit"
 
 
@@ -57,6 +58,7 @@ def captured(folder: Path, settings: dict[str, Any], *before: str) -> None:
 def replayed(folder: Path, settings: dict[str, Any], replay: str = "output", **others: Any) -> tuple[int, str]:  # noqa: ANN401  settings
     """Replay with healthy data and another seed: what is not put in place is another value."""
     done = run(folder, {**settings, "seed": 7, **others}, replay=replay)
+    assert done.stderr.splitlines()[-1] == f"ckpttool guard: replay result: {RESULTS[done.returncode]}"
     return done.returncode, done.stderr
 
 
@@ -80,6 +82,7 @@ def test_the_step_comes_out_in_every_bit_and_ends_the_training(in_code: Path) ->
     assert done.stderr.splitlines() == [
         "ckpttool guard: this step is step 4 of output; no events and captures are written",
         f"ckpttool guard: step 4 was reproduced: {EQUAL}; not finite: side.weight, side.bias",
+        "ckpttool guard: replay result: reproduced",
     ]
 
 
@@ -151,7 +154,10 @@ def test_a_training_goes_on_and_writes_nothing(in_code: Path) -> None:
     before = sorted(in_code.rglob("*"))
     done = run(in_code, {**IN_CODE, "steps": 2}, replay="output,continue=true")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"finite": True, "steps": 2}), done.stderr
-    assert "the training continues; it is guarded, but writes no events and captures" in done.stderr
+    assert done.stderr.splitlines()[-2:] == [
+        "ckpttool guard: replay result: reproduced",
+        "ckpttool guard: the training continues; it is guarded, but writes no events and captures",
+    ]
     assert sorted(in_code.rglob("*")) == before
 
 
@@ -166,6 +172,7 @@ def test_the_debugger_opens_in_the_loop(in_code: Path, stop: str, sees: str) -> 
     assert "torch.Size([8, 8])" in done.stdout
     quit_it = run(in_code, IN_CODE, replay=f"output,stop={stop}", types="q\n")
     assert (quit_it.returncode, "the training was ended in the debugger" in quit_it.stderr) == (14, True)
+    assert quit_it.stderr.splitlines()[-1] == "ckpttool guard: replay result: not-replayed"
 
 
 @pytest.mark.slow
@@ -193,6 +200,7 @@ def test_two_ranks_replay_their_own_parts(guard: dict[str, Any], tmp_path: Path)
     done = run(tmp_path, {**settings, "fault": "inside"}, *TORCHRUN, replay="output")
     assert (done.returncode, "was not reproduced" in done.stderr) == (1, True)  # as torchrun ends
     assert "exitcode  : 10" in done.stderr
+    assert done.stderr.count("ckpttool guard: replay result: not-reproduced\n") == 2
     code, said = replayed(tmp_path, settings)
     assert (code, "is from 2 ranks, and this training has 1" in said) == (14, True)
     (tmp_path / CAPTURE / "r00001.json").unlink()

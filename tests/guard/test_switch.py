@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ckpttool.core.errors import UsageError
-from ckpttool.guard.switch import VARIABLE, Switch, environment
+from ckpttool.guard.autoload import autoload
+from ckpttool.guard.switch import REPLAY_VARIABLE, VARIABLE, Switch, environment
 from tests.support.answers import cli, document
 
 SCRIPT = Path(__file__).with_name("unguarded.py")
@@ -133,6 +134,16 @@ class TestAWrongSetting:
         assert (ended.code, ended.told["wrapped"]) == (0, False)
         assert ended.errors.startswith("ckpttool guard: not switched on: unknown policy 'zz'")
         assert not (tmp_path / "output").exists()
+
+    def test_ends_a_training_that_should_replay_a_step(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv(VARIABLE, "output,policy=zz")
+        monkeypatch.setenv(REPLAY_VARIABLE, "output")
+        with pytest.raises(SystemExit) as ended:
+            autoload()
+        assert ended.value.code == 14
+        assert capsys.readouterr().err.splitlines()[-1] == "ckpttool guard: replay result: not-replayed"
 
 
 def test_a_setting_with_commas_goes_on_to_the_next_name() -> None:

@@ -30,7 +30,7 @@ from ckpttool.guard.replay.put_back import Exchange, OtherStructure
 from ckpttool.guard.replay.run import EntryDoesNotFit, assert_same
 from ckpttool.guard.rules.nan_diagnosis import compared, culprits, is_reproduced
 from ckpttool.guard.state_tree import Sharded, UnreadableState
-from ckpttool.guard.switch import REPLAY_VARIABLE, ReplaySwitch, report
+from ckpttool.guard.switch import REPLAY_VARIABLE, ReplaySwitch, report, report_result
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -163,12 +163,14 @@ class Session:
         if self.is_over or os.getpid() != self._pid or hasattr(sys, "last_type"):
             return  # or its own error ended the training run
         report(f"{self.request.capture} was not replayed: the training ended before the end of the step")
+        report_result(ExitCode.INCOMPLETE)
         sys.stdout.flush()
         os._exit(ExitCode.INCOMPLETE)  # an exit code cannot be changed otherwise at this point
 
     def end(self, code: ExitCode) -> NoReturn:
         """End the process with an exit code."""
         self.is_over = True
+        report_result(code)
         sys.stdout.flush()
         raise SystemExit(int(code))
 
@@ -287,6 +289,7 @@ class ScriptReplay:
         own.exchange.undo()
         if not own.request.goes_on:
             own.end(code)
+        report_result(code)
         report("the training continues; it is guarded, but writes no events and captures")
 
     def _is_rehearsal(self) -> bool:
