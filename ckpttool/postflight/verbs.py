@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.question import LogQuestion, TreeQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.core.verbs.scanning import Tree, Where, scan, tree_question
@@ -16,15 +16,17 @@ from ckpttool.postflight.checks import checks_of, words_of
 from ckpttool.postflight.conclusion import conclude
 from ckpttool.postflight.headline import headline_of
 from ckpttool.postflight.model import Aspect, Comparison, Judged, State
-from ckpttool.postflight.model.answers import Conclusion, Outcome, Postflight, Resumed, StepSource
+from ckpttool.postflight.model.answers import Conclusion, LastResume, Outcome, Postflight, Resumed, StepSource
 from ckpttool.postflight.model.questions import PostflightQuestion
-from ckpttool.postflight.read.logs import Runs, runs_of
+from ckpttool.postflight.read.logs import Runs, runs_in, runs_of
 from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
+from ckpttool.postflight.rules.columns import ENOUGH
 from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare
 from ckpttool.postflight.rules.samples import in_steps_of, judged_by_samples
 from ckpttool.trainers.registry import log_reader, trainers
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.finding import Row
     from ckpttool.core.domain.metrics import StepMetrics
     from ckpttool.trainers.base import Trainer
 
@@ -131,8 +133,44 @@ def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion,
     reader = log_reader(question.columns, curves=True)
     root = None if scanned is None else scanned.storage.root
     runs = runs_of(reader, question.before, question.after, root, may_be_absent=may_wait)
-    facts = _Facts(tree=scanned, plan=plan, question=tree, runs=runs)
+    return _compared(_Facts(tree=scanned, plan=plan, question=tree, runs=runs), question)
+
+
+def last_resume(tree: Tree, logs: LogQuestion, allowed: tuple[Row, ...] = ()) -> LastResume | None:
+    """Judge the last start that the logs of a tree show, by the starts before it.
+
+    Args:
+        tree: The tree, as scanned.
+        logs: The logs, by default those near the tree. If there are several, each is of a later run, or of another
+            rank.
+        allowed: Findings that the user accepts.
+
+    Returns:
+        The answer; None if there is no log, or the logs show one start.
+
+    Raises:
+        UsageError: A log does not exist, or cannot be used.
+        IncompleteError: A log cannot be read to its end.
+    """
+    runs = runs_in(log_reader(logs.columns, curves=True), logs.patterns, tree.storage.root)
+    if not runs.after:
+        return None
+    # The config is not known to be that of the resumed run.
+    facts = _Facts(tree=tree, plan=None, question=TreeQuestion(), runs=runs)
+    first = runs.after[0]
+    answer = _compared(facts, PostflightQuestion(allowed=allowed))
+    return LastResume(
+        start=(first.step, first.loss, first.time or len(runs.earlier)),
+        answer=answer,
+        is_settled=answer.conclusion.is_final and len(runs.after) >= ENOUGH,
+    )
+
+
+def _compared(facts: _Facts, question: PostflightQuestion) -> Postflight:
+    """Compare both runs, and answer."""
     saved, source = _saved(facts, question)
+    runs = facts.runs if saved is None else facts.runs.through(saved)
+    facts = replace(facts, runs=runs)
     resumed = Resumed(saved=saved, source=source, before=runs.before_names, after=runs.after_names)
     if not runs.after or saved is None:
         return _answer(facts, question, resumed, why=_why_not_yet(facts, saved))
@@ -282,7 +320,7 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
     if None in facts.world_sizes(resumed.saved) and (is_open or states[Aspect.WEIGHTS] is not State.PROVEN):
         texts.append(
             "Both runs have the same number of ranks, precision and devices; otherwise roundings and random numbers "
-            "may differ lawfully. --config confirms the number of ranks."
+            "may differ lawfully. `ckpttool postflight --config` confirms the number of ranks."
         )
     if None in facts.batch_sizes(resumed.saved) and is_open:
         texts.append("Both runs have the same global batch size.")
@@ -296,6 +334,6 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
     if resumed.source is StepSource.TREE and newer:
         texts.append(
             f"The run was to resume from step {resumed.saved}, although the tree has step {newer[-1]}, which the "
-            "first run passed. A plan or --from-step confirms it."
+            "first run passed. `ckpttool postflight` with a plan or --from-step confirms it."
         )
     return tuple(texts)

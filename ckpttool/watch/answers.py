@@ -38,6 +38,7 @@ def document(answer: WatchEvent) -> Document:
         "verdict": None if answer.word is None else answer.word.value,
         "cached": answer.cached,
         "sealed": answer.sealed,
+        "summary": summary(answer),
         "findings": [finding_document(finding) for finding in answer.findings],
     }
 
@@ -49,6 +50,13 @@ def one_line(answer: WatchEvent) -> str:
 
 def text(answer: WatchEvent) -> str:
     """Describe the event in one line of text."""
+    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {summary(answer)}")
+
+
+def summary(answer: WatchEvent) -> str:
+    """Return the reason for the event in one line."""
+    if answer.why:
+        return answer.why
     facts = [] if answer.word is None else [answer.word.value]
     facts += ["sealed"] if answer.sealed else []
     facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
@@ -59,7 +67,7 @@ def text(answer: WatchEvent) -> str:
         why.insert(0, findings[0].path)
     if answer.kind in _SAID:
         why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(facts)})" if facts else ""))
-    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")
+    return ": ".join(why)
 
 
 def table(answer: WatchEvent) -> RenderableType:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpttool.core.commands import output
+from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.options import (
     OF_A_TREE,
     Format,
@@ -26,6 +26,7 @@ from ckpttool.core.commands.options import (
     grouped,
     share,
 )
+from ckpttool.core.commands.reports import codes
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.option import Option
@@ -34,6 +35,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.nodes.commands import PartNumber
 from ckpttool.nodes.model import PartQuestion, Split
 from ckpttool.nodes.names import process_of_part
+from ckpttool.postflight.findings import PostflightCode
 from ckpttool.watch.model import WatchQuestion, WatchRule
 
 if TYPE_CHECKING:
@@ -89,6 +91,15 @@ class WatchOptions:
     ] = None
     log: Annotated[tuple[str, ...], LOG] = ()
     columns: Annotated[str | None, COLUMNS] = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODE",
+            autocompletion=completing.codes,
+            help="Accept this fault of a resume, such as resume-differs; repeatable.",
+            rich_help_panel="Evidence",
+        ),
+    ] = None
     seal: Annotated[
         bool, typer.Option("--seal", help="Record the checksums of good checkpoints.", rich_help_panel="Watch")
     ] = False
@@ -150,8 +161,9 @@ class WatchOptions:
             hook = tuple(shlex.split(self.on_event or ""))
         except ValueError as error:
             raise UsageError(f"--on-event: {error}: {self.on_event}") from None
-        if (self.log or self.columns) and self.threshold is None:
-            raise UsageError("--log and --columns need --threshold: also give --threshold")
+        for code in self.allow or ():
+            if code not in {row.value for row in PostflightCode}:
+                raise UsageError(f"--allow {code}: a watch accepts only faults of a resume, such as resume-differs")
         rested = self.settle * self.every if self.once else None
         return WatchQuestion(
             tree=tree,
@@ -162,6 +174,7 @@ class WatchOptions:
             seal=self.seal,
             threshold=self.threshold,
             logs=LogQuestion(patterns=self.log, columns=self.columns),
+            allowed=codes(self.allow),
             hook=hook,
             max_rate=rate if isinstance(rate, int) else None,
             metrics=self._metrics,
@@ -238,7 +251,7 @@ class KeepOptions:
 @exits(
     {
         0: "The watch was stopped by SIGTERM; with --once: every checkpoint is good.",
-        10: "With --once: a checkpoint is damaged or suspect.",
+        10: "With --once: a checkpoint is damaged or suspect, or the last resume is wrong.",
         11: "With --once: there is no checkpoint.",
         **OF_A_TREE,
         13: "The tree is already being watched.",

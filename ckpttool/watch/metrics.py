@@ -121,6 +121,8 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     for kind in EventKind:
         events.add_metric([tree, kind.value], watch.told[kind])
     yield events
+    resume = None if watched.resume is None else watched.resume.is_wrong
+    yield gauge("resume_wrong", "Whether the last start did not resume as planned, by the logs of both runs.", resume)
     last = watched.durations[-1] if watched.durations else None
     yield gauge("save_seconds", "From the first file of the last good checkpoint to its last one, as seen.", last)
     yield counter("verified_bytes", "Bytes read to verify since the watch was started.", watch.verified_bytes)

@@ -15,6 +15,7 @@ from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.finding import Row
     from ckpttool.core.domain.question import TreeQuestion
     from ckpttool.nodes.model import PartQuestion
 
@@ -46,6 +47,11 @@ class EventKind(str, Enum):
     CHECKSUM_MISMATCH = "checksum-mismatch"
     """A good save has changed."""
     DISK_SPACE_LOW = "disk-space-low"
+    RESUME_PROVEN = "resume-proven"
+    """The logs prove that the last start resumed the training as it was."""
+    RESUME_WRONG = "resume-wrong"
+    RESUME_UNKNOWN = "resume-unknown"
+    """The logs of the last start and of the one before it do not show whether the resume worked."""
     PART_STALE = "part-stale"
     """In a folder of parts, a machine no longer writes its part."""
     PART_MISSING = "part-missing"
@@ -177,6 +183,22 @@ class KnownSave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownResume:
+    """The stored result for the last start of the training that was judged."""
+
+    start: str
+    """Changes with the start."""
+    step: Step | None
+    """Step of the save that it should have resumed from, or None if unknown."""
+    is_wrong: bool | None
+    """Whether the resume is wrong and the user does not accept it. None if the logs do not show it."""
+    codes: tuple[str, ...]
+    """Codes of the faults."""
+    why: str
+    """The answer in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """All known facts about a watched tree."""
 
@@ -206,16 +228,20 @@ class Watched:
     """The machines' parts by number."""
     under_way: str = ""
     """The value of `Sighting.under_way` at the last poll."""
+    resume: KnownResume | None = None
+    """The last resume that was judged. None if the logs show no resume, or a newer one that is not judged yet."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest exit code over the verdicts on all saves.
+        """The safest exit code over the verdicts on all saves and on the last resume.
 
-        It is 14 if a save was not read, and 11 without a save.
+        It is 14 if a save was not read, 10 if the resume is wrong, and 11 without a save.
         """
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         codes = {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
+        if self.resume is not None and self.resume.is_wrong:
+            codes.add(ExitCode.DAMAGE)
         if {save.state for save in self.saves} & {SaveState.SAVING, SaveState.COMPLETE}:  # unread, or without a result
             codes.add(ExitCode.INCOMPLETE)
         for save in self.saves:
@@ -303,6 +329,8 @@ class WatchEvent(Answered):
     cached: bool | None = None
     """Whether most of the save came from memory instead of the disk. None if unknown."""
     sealed: bool = False
+    why: str = ""
+    """The reason in one line. Empty if name, verdict and findings show it."""
     root: str = ""
     """Path of the tree, as the user would write it."""
     id: str = ""
@@ -334,7 +362,9 @@ class WatchQuestion:
     threshold: float | None = None
     """Embedding local norm (sum of squares) from which a save is unhealthy. None to use only the trainer's record."""
     logs: LogQuestion = LogQuestion()
-    """Patterns of the logs that contain the norm. Without patterns, the logs in the output folder are used."""
+    """Patterns of the logs that contain norms and losses. Without patterns, the logs in the output folder are used."""
+    allowed: tuple[Row, ...] = ()
+    """Faults of a resume that the user accepts."""
     hook: tuple[str, ...] = ()
     """The command to run for each event, as words. Empty for no command."""
     max_rate: int | None = None

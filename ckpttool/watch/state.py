@@ -21,9 +21,11 @@ from ckpttool.core.formats.strict_json import (
     ParseError,
     as_float,
     as_object,
+    as_str,
     get_bool,
     get_int,
     get_list,
+    get_object,
     get_optional_int,
     get_optional_str,
     get_str,
@@ -34,7 +36,7 @@ from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.storage.mounts import mount_of
-from ckpttool.watch.model import KnownNode, KnownSave, SaveState, Watched
+from ckpttool.watch.model import KnownNode, KnownResume, KnownSave, SaveState, Watched
 
 SCHEMA = "ckpttool/watch-state/1"
 
@@ -108,6 +110,7 @@ def state_bytes(state: WatchState) -> bytes:
             | {name: encoded_name(getattr(save, name)) for name in ("key", "name", "why")}
             for save in watched.saves
         ],
+        "resume": None if watched.resume is None else _resume_record(watched.resume),
     }
     return closed(json.dumps(document)[:-1])
 
@@ -140,6 +143,7 @@ def _state(data: bytes) -> WatchState:
         unseen_told=get_bool(record, "unseen_told"),
         under_way=get_str(record, "under_way"),
         nodes=tuple(_node(as_object(value)) for value in get_list(record, "nodes")),
+        resume=None if record.get("resume") is None else _resume(get_object(record, "resume")),
     )
     return WatchState(
         watched=watched,
@@ -184,6 +188,21 @@ def _node(line: JsonObject) -> KnownNode:
         mark=get_str(line, "mark"),
         since=_float(line, "since"),
         told=get_bool(line, "told"),
+    )
+
+
+def _resume_record(resume: KnownResume) -> dict[str, object]:
+    return {name: getattr(resume, name) for name in KnownResume.__slots__} | {"why": encoded_name(resume.why)}
+
+
+def _resume(record: JsonObject) -> KnownResume:
+    step = get_optional_int(record, "step")
+    return KnownResume(
+        start=get_str(record, "start"),
+        step=None if step is None else Step(step),
+        is_wrong=None if record.get("is_wrong") is None else get_bool(record, "is_wrong"),
+        codes=tuple(as_str(code) for code in get_list(record, "codes")),
+        why=decoded_name(get_str(record, "why")),
     )
 
 

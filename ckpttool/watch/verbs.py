@@ -37,7 +37,9 @@ from ckpttool.watch.model import (
 )
 from ckpttool.watch.part_keeping import PartKeeping, part_keeping
 from ckpttool.watch.reading import Read, Reading, is_cached
+from ckpttool.watch.resumes import LogsRead, ResumeReading
 from ckpttool.watch.rules import is_idle, judged, observe, still_bad, unreported, unseen
+from ckpttool.watch.rules_resumes import accepted, resumed, still_wrong
 from ckpttool.watch.rules_seen_saves import key_of
 from ckpttool.watch.seeing import InPlace, assert_consistent, scans_often, sighting
 from ckpttool.watch.state import WatchState, read_state, state_bytes, state_place
@@ -100,8 +102,9 @@ class Watch:
         self._machine = machine or Machine()
         self._rule = replace(question.rule, seal=question.seal)
         self._stopping = False
-        self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[Read | LogsRead | None] = queue.SimpleQueue()
         """Results of reads. None is a request to check whether to stop."""
+        self._logs = ResumeReading(question, self._mail.put)
         self._reading: Reading | None = None
         self._waiting: list[Judge] = []
         self._is_idle = False
@@ -168,7 +171,8 @@ class Watch:
                 self.finish_reading()
                 self._keep_part()
                 if self._part is None:
-                    for text in (*still_bad(before, self.known), *unreported(self.known, self._rule)):
+                    remaining_faults = (*still_bad(before, self.known), *still_wrong(before, self.known))
+                    for text in (*remaining_faults, *unreported(self.known, self._rule)):
                         self._note(text)
                 return
             while (remaining := until - self._machine.seconds()) > 0 and not self._stopping:
@@ -188,6 +192,8 @@ class Watch:
         self._tell_and_keep(watched, tuple(action for action in actions if isinstance(action, WatchEvent)))
         self._waiting = [action for action in actions if isinstance(action, Judge) and not self._is_needless(action)]
         self._begin_reading()
+        if self._tree is not None and self._part is None:
+            self._logs.begin(self._tree, is_idle=self._is_idle)
 
     def _is_needless(self, judge: Judge) -> bool:
         """Return whether a save is already being read, or does not need an early read while nothing changes."""
@@ -197,8 +203,8 @@ class Watch:
         return being_read is not None and (judge.key, judge.fingerprint) == (being_read.key, being_read.fingerprint)
 
     def finish_reading(self) -> None:
-        """Wait until all waiting saves are read."""
-        while self._reading is not None and not self._stopping:
+        """Wait until all waiting saves and the logs are read."""
+        while (self._reading is not None or self._logs.is_running) and not self._stopping:
             self._take(None)
 
     # Observation.
@@ -303,9 +309,13 @@ class Watch:
             read = self._mail.get(timeout=seconds)
         except queue.Empty:
             return False
-        if read is not None:
+        if read is None:
+            return True
+        if isinstance(read, LogsRead):
+            self._finish_logs(read)
+        else:
             self._finish(read)
-            self._measure()
+        self._measure()
         return True
 
     def _finish(self, read: Read) -> None:
@@ -324,6 +334,20 @@ class Watch:
             self.norm = self.norm if read.judgement.norm is None else read.judgement.norm
             self._tell_and_keep(*judged(self.known, read.judgement))
         self._begin_reading()
+
+    def _finish_logs(self, read: LogsRead) -> None:
+        self._logs.is_running = False
+        error = read.error
+        if error is None:
+            self._open_problems.pop("resume", None)
+        elif isinstance(error, UsageError) and self.question.once and self.question.logs.patterns:
+            raise error
+        elif isinstance(error, (CkptToolError, OSError)):
+            self._report_problem("resume", f"the logs do not show whether the training resumed as planned: {error}")
+        else:
+            raise error
+        if read.resume is not None:
+            self._tell_and_keep(*resumed(self.known, read.resume))
 
     # Reports.
 
@@ -381,7 +405,7 @@ class Watch:
         if state is None:
             self._offset = -self._machine.seconds()
             return
-        self.known = state.watched
+        self.known = accepted(state.watched, self.question.allowed)
         same = bool(state.boot) and state.boot == self._machine.boot()
         passed = self._machine.seconds() - state.seconds if same else self._machine.wall() - state.wall
         self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()

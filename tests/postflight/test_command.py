@@ -147,6 +147,16 @@ class TestTree:
         assert said.json["summary"].startswith("Resumed from step 500: steps 501 to 530 equal")
         assert said.json["logs"]["before"] == said.json["logs"]["after"]
 
+    @pytest.mark.parametrize(("way", "code"), [("exact", ExitCode.OK), ("optimizer_lost", ExitCode.DAMAGE)])
+    def test_a_resume_is_compared_with_the_run_that_saved_and_not_with_a_wrong_resume_before_it(
+        self, tree: TreeBuilder, way: str, code: ExitCode
+    ) -> None:
+        log = tree.output / "log" / "rank_0" / "info.log"
+        log.parent.mkdir(parents=True)
+        starts = (rows_of(BEFORE), rows_of(after("optimizer_lost")), rows_of(after(way)))
+        log.write_text("".join(map(mindformers_lines, starts)))
+        assert ask("postflight").code == code
+
     def test_a_log_with_one_run_shows_no_resume(self, tree: TreeBuilder) -> None:
         log = tree.output / "log" / "rank_0" / "info.log"
         log.parent.mkdir(parents=True)

@@ -97,3 +97,14 @@ class Postflight(Reported):
     def faults(self) -> tuple[Row, ...]:
         """Kinds of findings that contradict the plan, in the order of the aspects."""
         return tuple(reason.finding.code for check in self.checks for reason in check.reasons if reason.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastResume:
+    """The last start in some logs, judged as a resume of the starts before it."""
+
+    start: tuple[object, ...]
+    """Facts that identify the start, and stay the same while its log grows."""
+    answer: Postflight
+    is_settled: bool
+    """Whether it has logged enough steps to show a fault, and more of them cannot change the answer."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.metrics import LogAttempt, LogProblem, StepMetrics, TrainingLog
+from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.logs.merge import merge
 from ckpttool.core.logs.reading import LogReader, expand_globs
 from ckpttool.health.rules.runs import course
+from ckpttool.postflight.rules.judge import interval_of
 
 _MOST_STARTS = "a log goes back implausibly often: give the logs of two runs with --before and --after"
 
@@ -19,14 +22,27 @@ _MOST_STARTS = "a log goes back implausibly often: give the logs of two runs wit
 class Runs:
     """The rows of the first run and of the resumed run, both ascending."""
 
+    earlier: tuple[LogAttempt, ...]
+    """The starts before the resumed run."""
     before: Sequence[StepMetrics]
-    """The rows that led to the save, and those that the resumed run repeats. Empty without a first run."""
+    """The rows of the first run and of those that it continued. Empty without a first run."""
     after: Sequence[StepMetrics]
     """Empty if the logs do not show a second run."""
     before_names: tuple[str, ...]
     after_names: tuple[str, ...]
     formats: frozenset[str]
     """Names of the formats of the logs."""
+
+    def through(self, saved: Step) -> Runs:
+        """Return the runs with the start that wrote a save as the first run.
+
+        A later start that resumed from the same save does not count, because its own resume may have been wrong.
+        """
+        for place in range(len(self.earlier) - 1, -1, -1):
+            start = self.earlier[place]
+            if start.first <= saved < start.last + interval_of(start.rows):
+                return replace(self, before=course(self.earlier, place)[0])
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +59,7 @@ def runs_of(
     """Read the logs of both runs.
 
     The last start in the logs is the resumed run. The earlier ones are the first run: a start that goes back replaces
-    the steps that it repeats.
+    the steps that it repeats, see `Runs.through`.
 
     Args:
         reader: The reader of the logs.
@@ -64,16 +80,61 @@ def runs_of(
     if not (first.names or second.names or near.names or after):
         raise UsageError("no training log was found near the checkpoints: give --before and --after")
     attempts = [*first.attempts, *near.attempts, *second.attempts] if before or after else list(near.attempts)
-    resumed = attempts[-1] if len(attempts) > 1 else None
-    if after and not second.attempts:  # its log is empty, so the last start is the first run
-        resumed, earlier = None, attempts
-    else:
-        earlier = attempts if resumed is None else attempts[:-1]
-    return Runs(
-        before=course(earlier, len(earlier) - 1)[0] if earlier else (),
-        after=() if resumed is None else resumed.rows,
+    is_empty = bool(after) and not second.attempts  # so the last start is the first run
+    return _runs(
+        reader,
+        attempts,
         before_names=first.names or near.names or second.names,
         after_names=second.names or near.names or tuple(after),
+        has_second=len(attempts) > 1 and not is_empty,
+    )
+
+
+def runs_in(reader: LogReader, patterns: Sequence[str], root: str) -> Runs:
+    """Read logs that may show several starts; the last one is the resumed run.
+
+    Args:
+        reader: The reader of the logs.
+        patterns: The logs; empty: those near the tree.
+        root: The folder of the checkpoints.
+
+    Raises:
+        UsageError: A log does not exist.
+        IncompleteError: A log cannot be read.
+    """
+    logs = _in_turn(reader, patterns) if patterns else _near(reader, root)
+    names = logs.names
+    return _runs(reader, logs.attempts, before_names=names, after_names=names, has_second=len(logs.attempts) > 1)
+
+
+def names_in(reader: LogReader, patterns: Sequence[str], root: str) -> tuple[str, ...]:
+    """Return the names of the logs that `runs_in` reads.
+
+    Raises:
+        UsageError: A log does not exist.
+    """
+    if patterns:
+        return reader.expand(patterns)
+    ranks = reader.near(root)
+    return tuple(dict.fromkeys(name for names in (*ranks[:1], *ranks[-1:]) for name in names))
+
+
+def _runs(
+    reader: LogReader,
+    attempts: Sequence[LogAttempt],
+    *,
+    before_names: tuple[str, ...],
+    after_names: tuple[str, ...],
+    has_second: bool,
+) -> Runs:
+    """Split the starts into the first run and the resumed run."""
+    earlier = attempts[:-1] if has_second else attempts
+    return Runs(
+        earlier=tuple(earlier),
+        before=course(earlier, len(earlier) - 1)[0] if earlier else (),
+        after=attempts[-1].rows if has_second else (),
+        before_names=before_names,
+        after_names=after_names,
         formats=frozenset(reader.recognised),
     )
 
@@ -108,8 +169,30 @@ def _near(reader: LogReader, root: str) -> _Logs:
     return next(with_loss, read[0] if read else _Logs(names=(), attempts=()))
 
 
-def _separately(reader: LogReader, names: Sequence[str]) -> _Logs:
+def _in_turn(reader: LogReader, patterns: Sequence[str]) -> _Logs:
+    """Read logs of consecutive runs, or of several ranks of one run."""
+    names = reader.expand(patterns)
     logs = [merge([(name, reader.read(name))]) for name in names]
+    written = [log.attempts for log in logs if log.attempts]
+    if all(_is_later(before[-1], after[0]) for before, after in pairwise(written)):
+        return _joined(names, logs)
+    return _named(reader, patterns)
+
+
+def _is_later(before: LogAttempt, after: LogAttempt) -> bool:
+    """Return whether a log begins after another one, by the clock, or else by the step."""
+    ended, begun = before.rows[-1].time, after.rows[0].time
+    if ended and begun:
+        return begun > ended
+    return after.first > before.first
+
+
+def _separately(reader: LogReader, names: Sequence[str]) -> _Logs:
+    return _joined(names, [merge([(name, reader.read(name))]) for name in names])
+
+
+def _joined(names: Sequence[str], logs: Sequence[TrainingLog]) -> _Logs:
+    """Return the starts of logs that were written one after the other."""
     _assert_read(logs)
     starts: list[LogAttempt] = []
     for log in logs:

@@ -65,7 +65,7 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         raise NothingToCompare("the resumed run has not logged a step yet")
     if not any(row.step <= resume.saved for row in before):
         raise NothingToCompare(f"the log has no step before the save at step {resume.saved}")
-    interval = _interval(before)
+    interval = interval_of(before)
     first = after[0].step
     position, resume = _position(first, interval, resume)
     if resume.is_averaged and interval > 1 and resume.saved % interval:
@@ -191,7 +191,7 @@ def _weaker(judged: Judged) -> Judged:
     return replace(judged, state=State.CONSISTENT) if judged.state is State.PROVEN else judged
 
 
-def _interval(rows: Sequence[StepMetrics]) -> int:
+def interval_of(rows: Sequence[StepMetrics]) -> int:
     """Return the usual number of steps between two rows."""
     gaps = [second.step - first.step for first, second in pairwise(rows)]
     return max(1, int(median(gaps))) if gaps else 1
