@@ -305,7 +305,7 @@ def _options(
 
 
 def run() -> int:
-    """Run the command line of this process, and return its exit code."""
+    """Run the command line with the arguments of this process, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         # Names that are not UTF-8 are escaped already; other characters must not stop a result on an ASCII terminal,
         # and neither must a stream that cannot be reconfigured.

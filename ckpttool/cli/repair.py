@@ -1,4 +1,4 @@
-"""The command `ckpttool repair`, which repairs shards and records that name a checkpoint; alone, it plans both."""
+"""The command `ckpttool repair`: shards, and records that name a checkpoint; without a subcommand, it plans both."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Checks:
         self._is_inside = True
 
     def look_closer(self, step: Step) -> None:
-        """Check the products of the next steps on this rank, because recomputing this step gave another result."""
+        """Check the matrix products of the next steps on this rank: recomputing this step gave a different result."""
         self._closer_until = Step(step + _CLOSER)
 
     def leave(self) -> None:

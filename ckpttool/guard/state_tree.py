@@ -317,7 +317,7 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
 
     Args:
         tree: A tree like `EncodedValue.tree`. A tree from a file is not trusted.
-        tensors: Tensors by name. They are used without a copy.
+        tensors: Tensors by name. They are not copied.
 
     Returns:
         The value, with a `Sharded` in place of each `DTensor`.

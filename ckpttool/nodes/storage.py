@@ -251,7 +251,7 @@ DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
 
 
 def failure_of(error: OSError) -> Failure:
-    """Return an error as a part records it."""
+    """Convert an `OSError` to the `Failure` that a part records for it."""
     kinds = (name for name, (error_class, _) in _ERRORS.items() if isinstance(error, error_class))
     return next(kinds, OSError.__name__), error.errno or errno.EIO
 

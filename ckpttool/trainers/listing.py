@@ -131,7 +131,7 @@ class Listing:
 
 
 def _literal(pattern: str) -> tuple[str, str]:
-    """Return the fixed prefix and suffix of a pattern, so that thousands of other names can be skipped."""
+    """Return the fixed prefix and suffix of a pattern, so that names that cannot match are skipped cheaply."""
     if "|" in pattern:
         return "", ""
     start = re.match(r"[A-Za-z_-]*(?=[\[(]|\Z)", pattern)

@@ -433,7 +433,7 @@ def _event(
 
 
 def still_bad(before: Watched, watched: Watched) -> tuple[str, ...]:
-    """Return the unchanged saves that an earlier watch reported as not good, each as a sentence.
+    """Return one sentence for each unchanged save that an earlier watch reported as not good.
 
     Args:
         before: The state before the poll.

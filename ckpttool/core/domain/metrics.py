@@ -1,4 +1,4 @@
-"""Values that a training log has for each step, and lines that could not be read."""
+"""Values of each step in a training log, and the lines that could not be parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Display of findings, and of the health of a save."""
+"""Render findings and the health of a save."""
 
 from __future__ import annotations
 

@@ -96,13 +96,13 @@ def fragment(
     strict: bool = False,
     node: Node | None = None,
 ) -> Fragment:
-    """Return the settings to resume from the answer of `resolve`, for a trainer whose configs are not edited.
+    """Return the settings that load the checkpoint chosen by `resolve`, for a trainer whose configs are not edited.
 
     Args:
         question: The tree.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
-        strict: Whether a rejected newer checkpoint has its own exit code.
+        strict: Whether to use a separate exit code if a newer checkpoint was rejected.
         node: As in `resolve`.
 
     Raises:

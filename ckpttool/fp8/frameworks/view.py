@@ -49,7 +49,7 @@ class OtherFacts:
     """Whether one of the other files has Megatron's arguments, printed or as passed."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Return whether Transformer Engine has this version or a later one, or None if unknown."""
+        """Return whether Transformer Engine is at this version or later, or None if its version is unknown."""
         return None if self.engine is None else self.engine >= version
 
 

@@ -80,7 +80,7 @@ class Sample(NamedTuple):
 
 
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
-    """Return a tensor's shape as a matrix. A kernel has one row per output, a stack of experts all of their rows."""
+    """Return the matrix shape of a tensor: one row per output; a stack of experts has the rows of all its experts."""
     elements = elements_in(shape)
     if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one dimension
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)

@@ -1,4 +1,4 @@
-"""Checks of whether a run is valid: complete, finite, computed as planned, and at its reference's learning rate."""
+"""Checks that a run is valid: complete, finite, computed as planned, and with its reference's learning rate."""
 
 from __future__ import annotations
 

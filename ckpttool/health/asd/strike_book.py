@@ -27,7 +27,7 @@ class StrikeBook:
         self.checksum = ChecksumClock(dialect=self.dialect, config=self.config)
 
     def count(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
-        """Yield the events that follow an abnormal value: an event, a strike, a checksum."""
+        """Yield the events that an abnormal value triggers: the anomaly, and any strike or checksum."""
         yield from self.advance(abnormal.time)
         blind = self.dialect.blind_in_checksum and self.checksum.running(abnormal.time)
         for event in self._rule(abnormal.rank).take(abnormal):

@@ -34,7 +34,7 @@ class Megatron:
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize an iteration or a validation in the first bytes; some logs contain only one kind."""
+        """Return whether the first bytes contain an iteration or a validation line; some logs have only one kind."""
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

@@ -93,7 +93,7 @@ def _is_within(batches: int | None) -> str:
 
 
 def _goes_further(resume: Resume, batches: int) -> bool:
-    """Return whether an epoch is known to have more batches, because a different save was made later in an epoch."""
+    """Return whether another save, made later in an epoch, shows that an epoch has more than `batches` batches."""
     checkpoint = resume.plan.point.checkpoint
     saves = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
     return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in saves[-_MOST_SAVES:])

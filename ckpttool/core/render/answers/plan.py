@@ -41,7 +41,7 @@ def document(answer: Resolution) -> Document:
 
 
 def table(answer: Resolution) -> RenderableType:
-    """Show the answer of `resolve`."""
+    """Render the answer from `resolve`."""
     code = answer.exit_code
     return plan_table(answer.decision, answer.simulation, code=code, view=answer.view, now=answer.now)
 

@@ -279,7 +279,7 @@ def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, l
     """Check some shards on this node, and return its identity.
 
     Returns:
-        Host and version, and each observation without its task, but with the index of the task.
+        The host, its version, the index of each task, and the observations without their tasks.
     """
     import socket
 

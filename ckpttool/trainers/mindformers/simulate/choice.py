@@ -268,7 +268,7 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
 
     Args:
         tree: The ranks.
-        why: First half of the sentence with the reason.
+        why: The first half of the sentence that explains the choice.
     """
     names: dict[str, int] = {}
     folders = []
