@@ -110,7 +110,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     numerics: bool = False,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
-    """Compare the values of a shard's tensors with the other side's.
+    """Compare the values of a shard's tensors with those on the other side.
 
     Args:
         task: The shard.

@@ -98,12 +98,12 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
         question: The tree to record, which has the same path on all nodes. This function assigns the parts' numbers.
 
     Yields:
-        The written parts, node by node; for a lost node, the error that its files are unknown.
+        The part written for each node, or an error if the node is lost and its files are unknown.
 
     Raises:
-        UsageError: No cluster was joined, a node cannot check the tree or has another version, or the request makes no
-            sense there.
-        UnsafeError, WriteFailedError, NotDurableError: The same as in `part`.
+        UsageError: No cluster was joined, a node cannot check the tree or runs a different version, or the request is
+            not valid for a cluster.
+        UnsafeError, WriteFailedError, NotDurableError: As for `part`.
     """
     from ckpttool.core.verify.engines.ray import assert_same
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def document(repair: Repair) -> Document:
-    """Return `ckpttool/repair/1`, the records to correct, or already corrected."""
+    """Return `ckpttool/repair/1`: the records that need correcting, or were corrected."""
     return {
         "schema": "ckpttool/repair/1",
         "root": repair.root,

@@ -429,7 +429,7 @@ def _what_it_holds(listing: Listing) -> str:
 
 
 def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
-    """Refuse a folder that is a save of an unknown trainer.
+    """Refuse a folder that is a save from an unknown trainer.
 
     A tree inside such a folder would be part of that save.
 

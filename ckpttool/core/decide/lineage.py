@@ -27,7 +27,7 @@ class Lineage:
     """Lineage of the saves in one tree."""
 
     def __init__(self, inventory: Inventory) -> None:
-        """Compare the runs of the tree or, if names show no runs, its saves with the tracker."""
+        """Compare the tree's runs with the tracker, or its saves if the names do not identify runs."""
         self.inventory = inventory
         self.progress = Progress(inventory.checkpoints)
         self._tracked = TrackedLineage(inventory, self.progress)

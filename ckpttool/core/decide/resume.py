@@ -279,7 +279,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that were not reported before, even with a different remedy."""
+    """Return the findings that were not reported yet; a finding with a different remedy was reported."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 

@@ -121,7 +121,7 @@ def regrouped(size: str | None) -> str | None:
 
 
 def in_a_script(trial: Trial, setting: Setting) -> list[str]:
-    """Describe the changes to a custom script for an experiment, for any FP8 library."""
+    """Describe the changes that an experiment needs in a custom script, for any FP8 library."""
     notes = [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
     notes += [
         f"stop after step {setting.last_step}, with unchanged learning rates",

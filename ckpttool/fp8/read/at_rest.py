@@ -165,7 +165,7 @@ def at_rest(
 
 
 def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
-    """Return the number of a tensor's non-finite elements, in the form that findings use."""
+    """Return the count of non-finite elements in a tensor, in the form that findings use."""
     return TensorStat(
         name=numbers.name,
         dtype=numbers.dtype,

@@ -1,4 +1,4 @@
-"""Shared parts of the adapters for engines that own their gradients. These engines drop updates like overflows."""
+"""Code shared by the adapters for engines that own their gradients: they drop an update as if it overflowed."""
 
 from __future__ import annotations
 

@@ -106,9 +106,9 @@ class SpikeGuard:
         """Return what this rank would do with the update.
 
         Args:
-            row: Numbers of the update. The norm of all gradients is unscaled and taken before clipping.
-            losses_finite: Whether every local loss is finite. A batch of padding has a loss of NaN, and finite
-                gradients.
+            row: Metrics of the update. The norm of all gradients is unscaled and taken before clipping.
+            losses_finite: Whether every local loss is finite. A batch of only padding has a NaN loss
+                but finite gradients.
             scale: The loss scale, or None without a loss scaler.
         """
         self._row, self._noticed = row, ()

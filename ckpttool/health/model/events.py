@@ -115,7 +115,7 @@ class JudgedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """The effects of a policy over a log."""
+    """The effects of applying a policy to a log."""
 
     policy: str
     first_step: Step | None

@@ -184,9 +184,9 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
 
 
 def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: int | None) -> _Split:
-    """Return the new run's division of a step, from the config.
+    """Return how the new run splits a step, according to the config.
 
-    Without a config, it is unchanged, on the requested number of ranks.
+    If there is no config, the old split is used with the requested number of ranks.
     """
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:

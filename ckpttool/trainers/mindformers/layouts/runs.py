@@ -61,7 +61,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The position of a run at a save, according to its shards; None for unknown values."""
+    """The progress of a run at a save, as recorded in the save's shards; unknown values are None."""
 
     step: Step | None
     global_batch_size: int | None = None

@@ -450,7 +450,7 @@ _THRESHOLD_LINES = (
 def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
     """Return the monitors' lines.
 
-    Substring searches come first: without a match, they cost a fraction of a regular expression.
+    Substring searches come first: if nothing matches, they are much cheaper than a regular expression.
 
     Args:
         data: A block.
