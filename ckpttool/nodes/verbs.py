@@ -159,13 +159,13 @@ def _made(
     root: str,
     read: Mapping[str, ShardReport] | None = None,
 ) -> tuple[PartWritten, bytes]:
-    """Read the local files, and return the part, complete except for its path, together with its content.
+    """Read the local files, and return the part without its path, and its content.
 
-    For unchanged files, the reports in `read` take precedence over their headers.
+    For unchanged files, the reports in `read` are used instead of the file headers.
 
     Raises:
         UsageError: The work must be divided, but the number of processes is unknown.
-        UnsafeError: The part is larger than any that would be read.
+        UnsafeError: The part exceeds the size that a reader accepts.
     """
     began = time.time_ns()
     run = run_of(question, process)

@@ -74,8 +74,9 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
         UnknownLayoutError: ckpttool never changes saves of this layout.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed in the meantime, or a rebuilt file differs from its donor.
-        WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
-        NotDurableError: The heal is done, but the disk did not confirm it.
+        WriteFailedError: The disk reported an error. Nothing was changed, or the next command that changes the tree
+            finishes the repair.
+        NotDurableError: The files were repaired, but the disk did not confirm that they are stored.
     """
     question = tree_question(question)
     tree = changeable_tree(question)

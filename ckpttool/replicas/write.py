@@ -65,8 +65,8 @@ class Rebuilding:
 
         Raises:
             IncompleteError: A donor changed, or a written file differs from its donor. Nothing was changed.
-            WriteFailedError: Nothing was changed, or the next change of the tree completes it.
-            NotDurableError: The heal is done, but the disk did not confirm it.
+            WriteFailedError: Nothing was changed, or the next command that changes the tree finishes the repair.
+            NotDurableError: The files were repaired, but the disk did not confirm that they are stored.
         """
         journal = f"{self._root}/{HEAL_JOURNAL}"
         try:

@@ -63,7 +63,7 @@ class Read:
 
 
 class Reading:
-    """A read of one save, in progress."""
+    """An unfinished read of one save."""
 
     def __init__(
         self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, request: Judge, done: Callable[[Read], None]

@@ -43,8 +43,8 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
     """Report that the user's world size has no effect on some of the saves.
 
     Args:
-        world_size: The number from the user.
-        expected: The layout's result from all evidence, including that number.
+        world_size: The world size that the user gave, if any.
+        expected: The files that the layout expects by all evidence, including that world size.
     """
     answers = [
         checkpoint

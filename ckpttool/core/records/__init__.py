@@ -93,7 +93,7 @@ def births_begin(prefix: str, name: str) -> str:
 
 
 def own_cache(environment: Mapping[str, str]) -> str | None:
-    """Return the path of ckpttool's folder in the user's cache, existing or not; None if there is no cache folder."""
+    """Return the path of ckpttool's folder in the user's cache, whether or not it exists; None if there is no cache."""
     return _own_place(environment, "XDG_CACHE_HOME", ".cache")
 
 

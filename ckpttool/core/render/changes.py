@@ -18,5 +18,5 @@ def refused(change: str, *, apply: bool) -> str:
 
 
 def grace_option(grace: float) -> list[str]:
-    """Return the option that repeats the requested grace time of a dry run; nothing for the default."""
+    """Return the option that repeats the grace time of a dry run; an empty list for the default."""
     return [] if grace == GRACE_SECONDS else ["--grace", f"{grace:g}"]

@@ -29,9 +29,9 @@ def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
 
     Args:
         checks: The checks.
-        place: A file or folder for findings without a location, because GitLab drops such findings.
+        place: The file or folder to name for findings without a location: GitLab drops findings that name none.
 
-    Source: The fields are those that GitLab documents for a custom tool. A path is relative to the repository and does
+    Source: GitLab's documentation of the fields for custom tools. A path is relative to the repository and does
         not begin with `./`; of two entries with the same fingerprint, GitLab shows one.
     """
     times: Counter[str] = Counter()

@@ -31,7 +31,7 @@ class Torchao(Framework):
     all_extras = EXTRAS
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return the changes to the script, and the conversion of the model."""
+        """Return the changes to the script and the conversion of the model."""
         notes = in_a_script(trial, setting)
         if in_bf16(trial):
             return Change(remove=("convert_to_float8_training",), notes=tuple(notes))

@@ -101,7 +101,7 @@ class JudgedSteps:
     """The reason why no earlier step could be judged, as a clause."""
 
     def objection(self, step: Step | None) -> str | None:
-        """Return why a step is unknown, as a clause, or None if the policy judged it."""
+        """Return a clause that explains why a step is unknown, or None if the policy judged it."""
         if self.first is None or self.last is None:
             return self.why
         if step is None:

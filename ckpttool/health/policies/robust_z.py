@@ -27,9 +27,9 @@ _REFRESH = 8
 class RobustZPolicy:
     """A policy that detects a norm whose logarithm is far above the median of recent normal norms.
 
-    Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
-    a non-finite norm is always a spike; and `level_shift` consecutive spikes are a new level, so the rule cannot block
-    permanently. The other policies here fail in at least one of these.
+    The median and MAD hardly move when a few values explode. Spikes stay out of the window, so one does not hide the
+    next. A non-finite norm is always a spike. `level_shift` consecutive spikes count as a new level, so the rule cannot
+    block permanently. Each of the other policies lacks at least one of these properties.
     """
 
     name: ClassVar[str] = "zscore"

@@ -69,9 +69,9 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
 
 
 def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
-    """Report the missing rank files of each kind that exists.
+    """Report the missing rank files, for each kind of rank file that is present.
 
-    The record in a model file shows how many there must be.
+    The record in a model file shows how many there should be.
     """
     file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]

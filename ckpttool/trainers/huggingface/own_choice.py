@@ -47,7 +47,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice:
-    """Search the output folder, and choose the highest number there."""
+    """Search the output folder, and choose the checkpoint with the highest number."""
     output, root = view.get(OUTPUT), start.inventory.root
     if output is None:
         return ConfigChoice(key=switch)

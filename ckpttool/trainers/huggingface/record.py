@@ -178,7 +178,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
 
 
 def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
-    """Return the losses at the beginning of a log, which may be truncated; None if the log is not Trainer's."""
+    """Return the losses at the start of a possibly truncated log, or None if Trainer did not write it."""
     return _losses_of(entry[0] for entry in islice(_ENTRY.finditer(text), _MOST_LOSSES))
 
 

@@ -64,7 +64,7 @@ class ThreadEngine:
 
 
 def patience(task: CheckTask, timeout: float) -> float:
-    """Return the seconds that a task may take: the timeout, or the timeout per GiB for larger tasks."""
+    """Return the time limit of a task in seconds: the timeout, or the timeout per GiB for larger tasks."""
     return timeout * max(1.0, task.cost / _GIB)
 
 

@@ -1,6 +1,6 @@
 """The meta.json of each rank, in which MindFormers names the rank's latest save.
 
-These records are only hints: the shards decide. This module reads them, and writes them as MindFormers does.
+These records are only hints: the shards are authoritative. This module reads them, and writes them as MindFormers does.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _WEIGHTS = "loads only weights and starts at step 0, with a new optimizer"
 
 
 class _SettingError(StopsError):
-    """Raised if the start stops at the value of a setting."""
+    """Raised if the value of a setting would stop the start."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
