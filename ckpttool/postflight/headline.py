@@ -42,20 +42,20 @@ def headline_of(
     if conclusion.outcome is Outcome.UNKNOWN or comparison is None:
         return f"Cannot tell {'from these logs' if conclusion.is_final else 'yet'}: {conclusion.missing}"
     if conclusion.outcome is Outcome.WRONG:
-        return f"The resume is wrong: {_faults(comparison, aspects, accepted)}"
+        return f"The resume is wrong: {_faults(resumed, comparison, aspects, accepted)}"
     start = f"Resumed from step {resumed.saved}" if resumed.source is StepSource.TREE else "Resumed as planned"
     return f"{start}: {_equal_steps(comparison, aspects)}"
 
 
-def _faults(comparison: Comparison, aspects: Sequence[Judged], accepted: Collection[Word]) -> str:
+def _faults(resumed: Resumed, comparison: Comparison, aspects: Sequence[Judged], accepted: Collection[Word]) -> str:
     clauses = []
     for judged in aspects:
         if is_against(judged, accepted) and not is_suspected(judged) and judged.word is not None:
             clause = _CLAUSES[judged.word]
             if judged.word is Word.POSITION:
-                clause = f"it continues at step {comparison.first}, not after step {comparison.saved}"
+                clause = f"it continues at step {comparison.first}, not after step {resumed.saved}"
             clauses.append(clause)
-    return "; ".join(clauses)
+    return "; ".join(dict.fromkeys(clauses))
 
 
 def _equal_steps(comparison: Comparison, aspects: Sequence[Judged]) -> str:

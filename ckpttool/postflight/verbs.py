@@ -15,10 +15,12 @@ from ckpttool.health.rules.runs import batch_of
 from ckpttool.postflight.checks import checks_of, words_of
 from ckpttool.postflight.conclusion import conclude
 from ckpttool.postflight.headline import headline_of
-from ckpttool.postflight.model import Aspect, Comparison, Judged, State
+from ckpttool.postflight.model import Aspect, Comparison, Judged, State, Word
 from ckpttool.postflight.model.answers import Conclusion, LastResume, Outcome, Postflight, Resumed, StepSource
 from ckpttool.postflight.model.questions import PostflightQuestion
+from ckpttool.postflight.read.counting import counted_from_one, counts_from_zero
 from ckpttool.postflight.read.logs import Runs, runs_in, runs_of
+from ckpttool.postflight.read.new_order import draws_new_order
 from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
 from ckpttool.postflight.rules.columns import ENOUGH
 from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare
@@ -132,7 +134,14 @@ def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion,
     scanned = _scanned(tree, plan, question)
     reader = log_reader(question.columns, curves=True)
     root = None if scanned is None else scanned.storage.root
-    runs = runs_of(reader, question.before, question.after, root, may_be_absent=may_wait)
+    runs = runs_of(
+        reader,
+        question.before,
+        question.after,
+        root=root,
+        starts=() if scanned is None else start_logs(scanned),
+        may_be_absent=may_wait,
+    )
     return _compared(_Facts(tree=scanned, plan=plan, question=tree, runs=runs), question)
 
 
@@ -152,7 +161,8 @@ def last_resume(tree: Tree, logs: LogQuestion, allowed: tuple[Row, ...] = ()) ->
         UsageError: A log does not exist, or cannot be used.
         IncompleteError: A log cannot be read to its end.
     """
-    runs = runs_in(log_reader(logs.columns, curves=True), logs.patterns, tree.storage.root)
+    reader = log_reader(logs.columns, curves=True)
+    runs = runs_in(reader, logs.patterns, tree.storage.root, start_logs(tree))
     if not runs.after:
         return None
     # The config is not known to be that of the resumed run.
@@ -166,8 +176,18 @@ def last_resume(tree: Tree, logs: LogQuestion, allowed: tuple[Row, ...] = ()) ->
     )
 
 
+def start_logs(tree: Tree) -> tuple[str, ...]:
+    """Return the logs near a tree if each start has its own, oldest first; else none."""
+    return () if tree.trainer is None else tree.trainer.start_logs(tree.storage.root)
+
+
 def _compared(facts: _Facts, question: PostflightQuestion) -> Postflight:
     """Compare both runs, and answer."""
+    planned = [question.from_step, None if facts.plan is None else facts.plan.saved]
+    saves = {*facts.saves, *(step for step in planned if step is not None)}
+    by_default = facts.trainer is not None and facts.trainer.counts_from_zero
+    if counts_from_zero(facts.runs, saves, by_default=by_default):
+        facts = replace(facts, runs=counted_from_one(facts.runs))
     saved, source = _saved(facts, question)
     runs = facts.runs if saved is None else facts.runs.through(saved)
     facts = replace(facts, runs=runs)
@@ -178,6 +198,11 @@ def _compared(facts: _Facts, question: PostflightQuestion) -> Postflight:
         comparison = compare(runs.before, runs.after, _resume(facts, saved, source))
     except NothingToCompare as error:
         return _answer(facts, question, resumed, why=str(error))
+    data = comparison.of(Aspect.DATA)
+    is_other = data.word in {Word.DATA_OTHER, Word.DATA_REPEATED}
+    if is_other and facts.tree is not None and draws_new_order(facts.tree, facts.question, saved):
+        lawful = f"{data.why}; the position is right, but the random order of an epoch is drawn again"
+        comparison = comparison.with_aspect(replace(data, state=State.NOT_SHOWN, why=lawful, word=None))
     why = _other_batches(facts, saved)
     if why is not None:
         comparison = _by_samples(facts, comparison, saved, why)
@@ -219,7 +244,9 @@ def _saved(facts: _Facts, question: PostflightQuestion) -> tuple[Step | None, St
 
 def _why_not_yet(facts: _Facts, saved: Step | None) -> str:
     if facts.runs.after:
-        return f"the tree has no checkpoint before step {facts.runs.after[0].step}: give a plan or --from-step N"
+        first = facts.runs.after[0].step
+        oldest = f", and the oldest checkpoint is that of step {facts.saves[0]}" if facts.saves else ""
+        return f"the resumed run begins with step {first}{oldest}: give a plan or --from-step N"
     if saved is not None and not facts.runs.before:
         return "the logs have no step"
     return (
@@ -230,12 +257,14 @@ def _why_not_yet(facts: _Facts, saved: Step | None) -> str:
 
 def _resume(facts: _Facts, saved: Step, source: StepSource | None) -> Resume:
     before, after = facts.world_sizes(saved)
+    known = [trainer for trainer in (facts.trainer, facts.logger) if trainer is not None]
     return Resume(
         saved=saved,
         saves=facts.saves,
         is_planned=source is not StepSource.TREE,
-        is_averaged=facts.logger is not None and facts.logger.logs_mean_loss,
+        is_averaged=any(trainer.logs_mean_loss for trainer in known),
         changes_arithmetic=before is not None and after is not None and before != after,
+        random_state_lost_by=next((trainer.title for trainer in known if not trainer.restores_random_state), None),
     )
 
 
@@ -295,6 +324,9 @@ def _answer(
         last = facts.runs.after[-1].step
         coming = [row.step for row in facts.runs.before if row.step > last]
         conclusion = conclude(comparison, aspects, accepted, coming, incomparable=why)
+        newer = _newer_save(facts, resumed)
+        if conclusion.outcome is Outcome.RESUMED and newer is not None:
+            conclusion = Conclusion(outcome=Outcome.UNKNOWN, missing=newer)
     trainer = facts.trainer
     title = None if trainer is None else trainer.title
     return Postflight(
@@ -315,6 +347,11 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
     if comparison is None or resumed.saved is None:
         return ()
     texts = []
+    if facts.runs.is_renumbered:
+        texts.append(
+            f"The logs number the first step 0, and the answer numbers it 1, as checkpoints do: step "
+            f"{comparison.first} has the number {comparison.first - 1} in the logs."
+        )
     states = {judged.aspect: judged.state for judged in comparison.aspects}
     is_open = states[Aspect.DATA] is not State.PROVEN
     if None in facts.world_sizes(resumed.saved) and (is_open or states[Aspect.WEIGHTS] is not State.PROVEN):
@@ -326,14 +363,21 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
         texts.append("Both runs have the same global batch size.")
     rows: Sequence[StepMetrics] = facts.runs.before
     is_sparse = len(rows) > 1 and rows[-1].step - rows[-2].step > 1
-    if is_sparse and facts.logger is None:
+    if is_sparse and facts.trainer is None:
         texts.append(
             "A logged loss belongs to one step. If it is the mean since the last line, the first new line may differ."
         )
-    newer = [save for save in facts.saves if resumed.saved < save <= (rows[-1].step if rows else 0)]
-    if resumed.source is StepSource.TREE and newer:
-        texts.append(
-            f"The run was to resume from step {resumed.saved}, although the tree has step {newer[-1]}, which the "
-            "first run passed. `ckpttool postflight` with a plan or --from-step confirms it."
-        )
     return tuple(texts)
+
+
+def _newer_save(facts: _Facts, resumed: Resumed) -> str | None:
+    """Return why the logs cannot confirm the save: no plan names it, and the first run passed a newer one."""
+    if resumed.source is not StepSource.TREE or resumed.saved is None or not facts.runs.before:
+        return None
+    newer = [save for save in facts.saves if resumed.saved < save <= facts.runs.before[-1].step]
+    if not newer:
+        return None
+    return (
+        f"the run resumed from step {resumed.saved}, and the tree has step {newer[-1]}, which the first run passed: if "
+        f"step {resumed.saved} was planned, give the plan or --from-step {resumed.saved}"
+    )

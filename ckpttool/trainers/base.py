@@ -338,6 +338,12 @@ class Trainer:
     """Whether a log line contains the mean loss since the previous line, instead of the loss of one step."""
     log_places_at: str | None = None
     """Places of the trainer's logs: `LogPlaces`."""
+    start_logs_at: str | None = None
+    """A function that returns a log for each start of the training near a tree, as `start_logs` does."""
+    counts_from_zero: bool = False
+    """Whether its logs number the first step 0, while its saves count completed steps."""
+    restores_random_state: bool = True
+    """Whether a resume continues with the random numbers of the save. Otherwise dropout masks differ lawfully."""
     health_file_at: str | None = None
     """The trainer's record of health: a `HealthFile`."""
     configs_at: str | None = None
@@ -380,6 +386,16 @@ class Trainer:
     def log_places(self) -> LogPlaces | None:
         """The places of the trainer's logs; None if unknown."""
         return cast("LogPlaces | None", _if_any(self.log_places_at))
+
+    def start_logs(self, root: str) -> tuple[str, ...]:
+        """Return a log for each start of the training, oldest first; empty if the starts share a log, or have none.
+
+        Args:
+            root: The folder of the checkpoints.
+        """
+        if self.start_logs_at is None:
+            return ()
+        return cast("Callable[[str], tuple[str, ...]]", referred(self.start_logs_at))(root)
 
     @property
     def health_file(self) -> HealthFile | None:

@@ -13,7 +13,7 @@ from ckpttool.core.storage import open_storage
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.postflight.model.answers import LastResume
 from ckpttool.postflight.read.logs import names_in
-from ckpttool.postflight.verbs import last_resume
+from ckpttool.postflight.verbs import last_resume, start_logs
 from ckpttool.trainers.registry import log_reader
 from ckpttool.watch.model import WatchQuestion
 
@@ -77,7 +77,7 @@ class ResumeReading:
     def _read(self, tree: Tree, *, is_idle: bool) -> LastResume | None:
         logs = self._question.logs
         if not is_idle:
-            self._names = names_in(log_reader(logs.columns), logs.patterns, tree.storage.root)
+            self._names = names_in(log_reader(logs.columns), logs.patterns, tree.storage.root, start_logs(tree))
         stamps = tuple(map(_stamp, self._names))
         if stamps == self._stamps:
             return None

@@ -173,12 +173,15 @@ class TestTree:
         assert ask("postflight").code == ExitCode.OK, "an exact repetition is not another rank of the same run"
 
     @pytest.mark.usefixtures("tree")
-    def test_the_newest_save_before_the_first_new_step_is_assumed_and_a_newer_one_is_named(self) -> None:
-        said = ask("postflight", "--before", BEFORE, "--after", after("older_save"), "--json")
-        assert (said.json["saved_step"], said.code) == (450, ExitCode.OK)
-        assert any("step 500" in assumption for assumption in said.json["assumptions"])
+    def test_the_newest_save_before_the_first_new_step_is_assumed_unless_the_first_run_passed_a_newer_one(self) -> None:
+        logs = ("--before", BEFORE, "--after", after("older_save"), "--json")
+        said = ask("postflight", *logs)
+        assert (said.json["saved_step"], said.code, codes(said)) == (450, ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert "the tree has step 500" in said.json["missing"]
+        assert "--from-step 450" in said.json["missing"]
+        assert ask("postflight", *logs, "--from-step", "450").code == ExitCode.OK
         said = ask("postflight", "--before", BEFORE, "--after", after("exact"), "--json")
-        assert not said.json["assumptions"]
+        assert (said.code, said.json["assumptions"]) == (ExitCode.OK, [])
 
     @pytest.mark.usefixtures("tree")
     def test_another_save_in_the_tree_is_recognized(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
-from ckpttool.trainers.huggingface.places import HfLogs
+from ckpttool.trainers.huggingface.places import HfLogs, start_logs
 from tests.core.logs.reading import log, problems, read, steps
 from tests.support.trainer_trees import healthy
 
@@ -64,3 +64,14 @@ class TestWhereItLies:
         assert HfLogs().inside(str(tmp_path / "gone")) == HfLogs().inside(str(tmp_path)) == ()
         root = healthy("hf_single", tmp_path)
         assert HfLogs().inside(f"{root}/checkpoint-4") == (f"{root}/checkpoint-4/trainer_state.json",)
+
+
+def test_each_start_has_its_own_event_file(tmp_path: Path) -> None:
+    assert start_logs(str(tmp_path)) == ()
+    names = [f"events.out.tfevents.{time}.host.1.0" for time in (1700000900, 1700000100)]
+    for folder, name in zip(("Jan01_host", "Feb01_host"), names, strict=True):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        (tmp_path / "runs" / folder / name).write_bytes(b"")
+    (tmp_path / "runs" / "Feb01_host" / "notes.txt").write_text("")
+    later, earlier = f"{tmp_path}/runs/Jan01_host/{names[0]}", f"{tmp_path}/runs/Feb01_host/{names[1]}"
+    assert start_logs(str(tmp_path)) == (earlier, later)

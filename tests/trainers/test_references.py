@@ -41,12 +41,14 @@ from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
 from ckpttool.trainers.huggingface import config as huggingface_config
 from ckpttool.trainers.huggingface import effects as huggingface_effects
 from ckpttool.trainers.huggingface import own_choice as huggingface_choice
+from ckpttool.trainers.huggingface import places as huggingface_places
 from ckpttool.trainers.huggingface.layout import HfTrainerLayout
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from ckpttool.trainers.lightning import config as lightning_config
 from ckpttool.trainers.lightning import effects as lightning_effects
 from ckpttool.trainers.lightning import own_choice as lightning_choice
+from ckpttool.trainers.lightning import places as lightning_places
 from ckpttool.trainers.lightning.layout import LightningLayout
 from ckpttool.trainers.megatron import resumes as megatron_resumes
 from ckpttool.trainers.megatron.layout import MegatronIterations
@@ -103,6 +105,7 @@ SIGNS: tuple[LayoutSigns, ...] = (
 )
 LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, PyNativeLog, TorchtitanLog)
 LOG_PLACES: tuple[Callable[[], LogPlaces], ...] = (HfLogs, MindFormersLogs)
+START_LOGS: tuple[Callable[[str], tuple[str, ...]], ...] = (huggingface_places.start_logs, lightning_places.start_logs)
 HEALTH_FILES: tuple[Callable[[], HealthFile], ...] = (MindFormersHealthFile,)
 CONFIG_CLASSES: tuple[Callable[[], ConfigReader], ...] = (TrainConfigs,)
 CONFIGS: tuple[ConfigReader, ...] = (
@@ -154,6 +157,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "layouts_at": ((), SIGNS),
     "log_formats_at": (LOG_FORMATS, ()),
     "log_places_at": (LOG_PLACES, ()),
+    "start_logs_at": ((), START_LOGS),
     "health_file_at": (HEALTH_FILES, ()),
     "configs_at": (CONFIG_CLASSES, CONFIGS),
     "launch_at": (LAUNCHES, ()),

@@ -13,17 +13,29 @@ from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json
 from ckpttool.core.logs.base import LogSource, UnreadableError, number, problem, rewind
 
+_OF_MONITOR = tuple(f"lr-{optimizer}{group}" for optimizer in ("AdamW", "Adam", "SGD") for group in ("", "/pg1"))
+"""Names that a monitor of optimizers gives the learning rate; with several groups, that of the first one."""
+
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "step": ("step", "global_step", "iteration", "iter", "Step"),
-        "loss": ("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
-        "global_norm": ("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
+        "loss": (
+            *("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
+            *("train_loss_step", "loss_step", "train/loss_step"),
+        ),
+        "global_norm": (
+            *("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
+            "grad_2.0_norm_total",
+        ),
         "embedding_local_norm": ("embedding_local_norm",),
         "overflow": ("overflow",),
         "skipped": ("skipped",),
         "time": ("time",),
         "consumed_samples": ("consumed_samples", "consumed samples"),
-        "learning_rate": ("learning_rate", "lr", "train/learning_rate", "learning rate", "learning-rate"),
+        "learning_rate": (
+            *("learning_rate", "lr", "train/learning_rate", "learning rate", "learning-rate"),
+            *_OF_MONITOR,
+        ),
         "validation_loss": (
             *("validation_loss", "eval_loss", "val_loss", "valid_loss", "eval/loss", "val/loss", "validation/loss"),
             *("lm loss validation", "validation_metrics/loss"),

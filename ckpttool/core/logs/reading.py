@@ -22,6 +22,7 @@ from ckpttool.core.logs.columns import Csv, JsonLines
 from ckpttool.core.logs.fields import parse_columns
 from ckpttool.core.logs.guard_events import GuardEvents, GuardFiles
 from ckpttool.core.logs.merge import merge
+from ckpttool.core.logs.run_folder import RunFolder
 from ckpttool.core.logs.table import FIELDS
 from ckpttool.core.logs.tensorboard import TensorBoard
 from ckpttool.core.storage import is_folder, open_storage
@@ -77,7 +78,7 @@ class LogReader:
         self.no_format = (
             f"is not a log that ckpttool recognizes ({', '.join(format_.name for format_ in self.formats)})"
         )
-        self._places = (GuardFiles(), *places)
+        self._places = (GuardFiles(), *places, RunFolder())
         self._columns = None if columns is None else parse_columns(columns)
 
     def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:

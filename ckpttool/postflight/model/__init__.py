@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.units import Step
 
 
@@ -94,3 +94,8 @@ class Comparison:
     def of(self, aspect: Aspect) -> Judged:
         """Return the judgement of an aspect."""
         return next(judged for judged in self.aspects if judged.aspect is aspect)
+
+    def with_aspect(self, judged: Judged) -> Comparison:
+        """Return the comparison with another judgement of one aspect."""
+        aspects = tuple(judged if one.aspect is judged.aspect else one for one in self.aspects)
+        return replace(self, aspects=aspects)

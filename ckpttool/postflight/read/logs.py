@@ -32,6 +32,8 @@ class Runs:
     after_names: tuple[str, ...]
     formats: frozenset[str]
     """Names of the formats of the logs."""
+    is_renumbered: bool = False
+    """Whether the logs number the first step 0, and the rows here number it 1, as saves do."""
 
     def through(self, saved: Step) -> Runs:
         """Return the runs with the start that wrote a save as the first run.
@@ -51,10 +53,18 @@ class _Logs:
 
     names: tuple[str, ...]
     attempts: tuple[LogAttempt, ...]
+    ends_empty: bool = False
+    """Whether the newest log has no step yet, although the older ones are of other starts."""
 
 
-def runs_of(
-    reader: LogReader, before: Sequence[str], after: Sequence[str], root: str | None, *, may_be_absent: bool
+def runs_of(  # noqa: PLR0913  callers name them
+    reader: LogReader,
+    before: Sequence[str],
+    after: Sequence[str],
+    *,
+    root: str | None,
+    starts: Sequence[str],
+    may_be_absent: bool,
 ) -> Runs:
     """Read the logs of both runs.
 
@@ -66,6 +76,7 @@ def runs_of(
         before: The logs of the first run; empty: those near the tree.
         after: The logs of the resumed run; empty: those near the tree.
         root: The folder of the checkpoints; None: only the named logs are read.
+        starts: The logs near the tree if each start has its own, oldest first.
         may_be_absent: Whether the resumed run may create its log later.
 
     Raises:
@@ -76,45 +87,47 @@ def runs_of(
     second = _Logs(names=(), attempts=()) if may_be_absent and _is_absent(after) else _named(reader, after)
     near = _Logs(names=(), attempts=())
     if root is not None and not (before and after):
-        near = _near(reader, root)
+        near = _near(reader, root, starts)
     if not (first.names or second.names or near.names or after):
         raise UsageError("no training log was found near the checkpoints: give --before and --after")
     attempts = [*first.attempts, *near.attempts, *second.attempts] if before or after else list(near.attempts)
-    is_empty = bool(after) and not second.attempts  # so the last start is the first run
+    no_steps_yet = not second.attempts if after else near.ends_empty  # so the last start is the first run
     return _runs(
         reader,
         attempts,
         before_names=first.names or near.names or second.names,
         after_names=second.names or near.names or tuple(after),
-        has_second=len(attempts) > 1 and not is_empty,
+        has_second=len(attempts) > 1 and not no_steps_yet,
     )
 
 
-def runs_in(reader: LogReader, patterns: Sequence[str], root: str) -> Runs:
+def runs_in(reader: LogReader, patterns: Sequence[str], root: str, starts: Sequence[str]) -> Runs:
     """Read logs that may show several starts; the last one is the resumed run.
 
     Args:
         reader: The reader of the logs.
         patterns: The logs; empty: those near the tree.
         root: The folder of the checkpoints.
+        starts: The logs near the tree if each start has its own, oldest first.
 
     Raises:
         UsageError: A log does not exist.
         IncompleteError: A log cannot be read.
     """
-    logs = _in_turn(reader, patterns) if patterns else _near(reader, root)
+    logs = _in_turn(reader, patterns) if patterns else _near(reader, root, starts)
     names = logs.names
-    return _runs(reader, logs.attempts, before_names=names, after_names=names, has_second=len(logs.attempts) > 1)
+    has_second = len(logs.attempts) > 1 and not logs.ends_empty
+    return _runs(reader, logs.attempts, before_names=names, after_names=names, has_second=has_second)
 
 
-def names_in(reader: LogReader, patterns: Sequence[str], root: str) -> tuple[str, ...]:
+def names_in(reader: LogReader, patterns: Sequence[str], root: str, starts: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the logs that `runs_in` reads.
 
     Raises:
         UsageError: A log does not exist.
     """
-    if patterns:
-        return reader.expand(patterns)
+    if patterns or starts:
+        return reader.expand(patterns) if patterns else tuple(starts)
     ranks = reader.near(root)
     return tuple(dict.fromkeys(name for names in (*ranks[:1], *ranks[-1:]) for name in names))
 
@@ -158,13 +171,16 @@ def _named(reader: LogReader, patterns: Sequence[str]) -> _Logs:
     return _Logs(names=log.sources, attempts=log.attempts)
 
 
-def _near(reader: LogReader, root: str) -> _Logs:
-    """Read the logs near a tree: those of the first rank, or of the last one if only that logs the loss.
+def _near(reader: LogReader, root: str, starts: Sequence[str]) -> _Logs:
+    """Read the logs near a tree: those of each start, or of the first rank, or of the last rank if only it logs losses.
 
     Each file is read separately: a resume that repeats a run exactly looks like another rank of the same run.
     """
+    if starts:
+        logs = _each(reader, starts)
+        return replace(_joined(starts, logs), ends_empty=not logs[-1].metrics)
     ranks = reader.near(root)
-    read = [_separately(reader, names) for names in dict.fromkeys((*ranks[:1], *ranks[-1:]))]
+    read = [_joined(names, _each(reader, names)) for names in dict.fromkeys((*ranks[:1], *ranks[-1:]))]
     with_loss = (logs for logs in read if any(row.loss is not None for start in logs.attempts for row in start.rows))
     return next(with_loss, read[0] if read else _Logs(names=(), attempts=()))
 
@@ -172,7 +188,7 @@ def _near(reader: LogReader, root: str) -> _Logs:
 def _in_turn(reader: LogReader, patterns: Sequence[str]) -> _Logs:
     """Read logs of consecutive runs, or of several ranks of one run."""
     names = reader.expand(patterns)
-    logs = [merge([(name, reader.read(name))]) for name in names]
+    logs = _each(reader, names)
     written = [log.attempts for log in logs if log.attempts]
     if all(_is_later(before[-1], after[0]) for before, after in pairwise(written)):
         return _joined(names, logs)
@@ -187,8 +203,9 @@ def _is_later(before: LogAttempt, after: LogAttempt) -> bool:
     return after.first > before.first
 
 
-def _separately(reader: LogReader, names: Sequence[str]) -> _Logs:
-    return _joined(names, [merge([(name, reader.read(name))]) for name in names])
+def _each(reader: LogReader, names: Sequence[str]) -> list[TrainingLog]:
+    """Read each log on its own."""
+    return [merge([(name, reader.read(name))]) for name in names]
 
 
 def _joined(names: Sequence[str], logs: Sequence[TrainingLog]) -> _Logs:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Judged, State, Word
-from ckpttool.postflight.rules.columns import EQUAL, Column, largest_z
+from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, Column, largest_z
 from ckpttool.postflight.rules.numbers import changes_of, correlation, ranks_of, rms
 
 _QUIET = 0.05
@@ -87,6 +87,43 @@ def judged_data(
         return Judged(aspect=Aspect.DATA, state=State.CONTRADICTED, word=Word.DATA_REPEATED, why=why)
     if state is State.CONTRADICTED:
         return Judged(aspect=Aspect.DATA, state=state, word=Word.DATA_OTHER, why=why)
+    return Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why=why)
+
+
+def rows_of_same_data(columns: Sequence[Column], steps: Sequence[Step]) -> int:
+    """Return how many of the first rows are equal before other data begins; all if no other data is seen.
+
+    Other data may begin with an epoch, if its order is drawn again. Wrong updates make a difference that grows; other
+    data makes a sudden one.
+    """
+    z = largest_z(columns, steps)
+    first = next((place for place, value in enumerate(z) if value > _QUIET), 0)
+    while first > 1 and z[first - 1] > EQUAL:
+        first -= 1
+    rest = steps[first:]
+    if first >= ENOUGH and max(z[first : first + 3]) >= 0.5:  # noqa: PLR2004  half of the step noise
+        return first
+    if not first or len(rest) < _ROWS_FOR_MEDIAN:
+        return len(steps)
+    is_long = len(rest) >= _ROWS_FOR_CORRELATION
+    state, _ = _by_correlation(columns[0], rest) if is_long else _by_few_rows(columns[0], rest, z[first:])
+    return first if state is State.CONTRADICTED else len(steps)
+
+
+def changed_data(columns: Sequence[Column], steps: Sequence[Step], count: int) -> Judged:
+    """Return the judgement of data that are equal only in the first rows.
+
+    Args:
+        columns: Loss, and gradient norm if both logs have it.
+        steps: Steps that both logs have, ascending.
+        count: The number of steps with the same data.
+    """
+    same = f"steps {steps[0]} to {steps[count - 1]} are equal" if count > 1 else f"step {steps[0]} is equal"
+    most = max(largest_z(columns, steps[count:]))
+    why = (
+        f"{same}, and from step {steps[count]} on they differ by up to {most:.2g} of the step noise, as if a new epoch "
+        "had another order"
+    )
     return Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why=why)
 
 

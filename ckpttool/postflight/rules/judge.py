@@ -18,16 +18,24 @@ from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.postflight.model import Aspect, Comparison, Judged, Repeated, State, Word
 from ckpttool.postflight.rules.columns import ENOUGH, EQUAL, JUDGED, Column, column_of, loss_of, norm_of
-from ckpttool.postflight.rules.data import judged_data, same_as_after_another_save
+from ckpttool.postflight.rules.data import (
+    changed_data,
+    judged_data,
+    rows_of_same_data,
+    same_as_after_another_save,
+)
 from ckpttool.postflight.rules.learning_rate import Rate, RateState, rate_of
 from ckpttool.postflight.rules.numbers import LEAST_ROWS
-from ckpttool.postflight.rules.weights import judged_update, judged_weights, starts_from_scratch
+from ckpttool.postflight.rules.weights import judged_start, judged_update, judged_weights, starts_from_scratch
 
 _MOST_MEDIAN = 0.02
 """Median loss difference, in units of the step noise, that no right resume reached (the largest was 0.0056)."""
 
 _MOST_MEDIAN_SPARSE = 0.1
 """The same for a log that does not show every step."""
+
+_SAME = frozenset({State.PROVEN, State.CONSISTENT})
+"""What the rows show about data that are the planned ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,8 @@ class Resume:
     """Whether the logged loss is the mean since the last log line."""
     changes_arithmetic: bool = False
     """Whether ranks, precision or device differ, so that random numbers and roundings may differ, too."""
+    random_state_lost_by: str | None = None
+    """The trainer, if none of its resumes restores the random numbers; dropout masks then differ lawfully."""
 
 
 class NothingToCompare(Exception):  # noqa: N818  the name is a statement
@@ -84,6 +94,9 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         loss_noise=None if loss is None else loss.noise,
         resolution=None if loss is None else loss.resolution,
     )
+    if first <= interval and position.word is not None:
+        weights = judged_start(before, after, loss, resume.saved)
+        return replace(comparison, loaded=None, repeated=(), median_z=None, aspects=_of_start(position, weights))
     if loss is None:
         return replace(comparison, aspects=(position, *_unjudged(before, resume.saved), _of_rate(rate)))
     if starts_from_scratch(loss, resume.saved, resume.saves):
@@ -105,6 +118,13 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         rate,
         resume,
     )
+
+
+def _of_start(position: Judged, weights: Judged) -> tuple[Judged, ...]:
+    """Return the judgements of a run whose step counter began at the first step again."""
+    why = "the step counter began again, so no step repeats the one after the save"
+    data, update = (Judged(aspect=aspect, state=State.NOT_SHOWN, why=why) for aspect in (Aspect.DATA, Aspect.UPDATE))
+    return position, data, weights, update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,21 +163,27 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
         return replace(comparison, loaded=other, aspects=(position, data, weights, _of_rate(rate)))
     steps = [step for step in rows.steps if all(step in column.before and step in column.after for column in columns)]
     has_first = bool(steps) and steps[0] <= resume.saved + rows.interval
-    data = judged_data(columns, steps, resume.saved, is_averaged=resume.is_averaged, interval=rows.interval)
+    is_averaged = resume.is_averaged and rows.interval > 1
+    data = judged_data(columns, steps, resume.saved, is_averaged=is_averaged, interval=rows.interval)
+    same = steps[: rows_of_same_data(columns, steps)] if data.state in _SAME else steps
     weights = judged_weights(
         columns,
-        steps,
+        same,
         data,
         has_first=has_first,
         changes_arithmetic=resume.changes_arithmetic,
+        random_state_lost_by=resume.random_state_lost_by,
         is_fine=_is_fine(columns),
     )
-    update = judged_update(columns, steps, data, rate, has_first=has_first, is_fine=_is_fine(columns))
-    if rate.state is RateState.RESTARTED or rate.state is RateState.DIFFERS:
+    update = judged_update(columns, same, data, rate, has_first=has_first, is_fine=_is_fine(columns))
+    if rate.state in {RateState.RESTARTED, RateState.NEW_OPTIMIZER, RateState.DIFFERS}:
         update = _of_rate(rate)
     aspects: tuple[Judged, ...] = (position, data, weights, update)
     if not any(judged.state is State.CONTRADICTED for judged in aspects):
-        aspects = _caught(aspects, comparison.median_z, len(steps), rows.interval, resume)
+        middle = median(loss.z(same[:JUDGED])) if same else None
+        aspects = _caught(aspects, middle, len(same), rows.interval, resume)
+    if len(same) < len(steps):
+        aspects = (position, changed_data(columns, steps, len(same)), *aspects[2:])
     return replace(comparison, aspects=aspects)
 
 
@@ -171,9 +197,10 @@ def _caught(
 ) -> tuple[Judged, ...]:
     """Contradict the weights without a word if the median difference is larger than in any right resume."""
     most = _MOST_MEDIAN if interval == 1 else _MOST_MEDIAN_SPARSE
-    if resume.changes_arithmetic or middle is None or count < ENOUGH or middle <= most:
+    position, data, weights, update = aspects
+    has_other_masks = resume.random_state_lost_by is not None and weights.state is State.NOT_SHOWN
+    if resume.changes_arithmetic or has_other_masks or middle is None or count < ENOUGH or middle <= most:
         return aspects
-    position, data, _, update = aspects
     caught = Judged(
         aspect=Aspect.WEIGHTS,
         state=State.CONTRADICTED,
@@ -215,7 +242,12 @@ def _position(first: Step, interval: int, resume: Resume) -> tuple[Judged, Resum
     saved, aspect = resume.saved, Aspect.POSITION
     if first <= saved - interval + 1:
         loaded = _loaded(first, interval, resume.saves)
-        source = "no save before that step is known" if loaded is None else f"it continues from step {loaded}"
+        if loaded is not None:
+            source = f"it continues from step {loaded}"
+        elif first <= interval:
+            source = "the step counter began again"
+        else:
+            source = "no save before that step is known"
         judged = Judged(
             aspect=aspect,
             state=State.CONTRADICTED,
@@ -267,6 +299,8 @@ def _of_rate(rate: Rate) -> Judged:
     match rate.state:
         case RateState.RESTARTED:
             return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.LEARNING_RATE, why=rate.why)
+        case RateState.NEW_OPTIMIZER:
+            return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.OPTIMIZER, why=rate.why)
         case RateState.DIFFERS:
             return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.DIFFERS, why=rate.why)
         case RateState.EQUAL:

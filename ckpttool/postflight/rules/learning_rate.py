@@ -21,6 +21,8 @@ class RateState(Enum):
 
     EQUAL = "equal"
     RESTARTED = "restarted"
+    NEW_OPTIMIZER = "new-optimizer"
+    """Only the first step has another value: the one with which a new optimizer begins."""
     DIFFERS = "differs"
     NOT_SHOWN = "not-shown"
 
@@ -56,9 +58,18 @@ def rate_of(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: 
         differs_from_start = any(not _equal(old[Step(step - saved)], new[step], unit) for step in from_start)
         count = counted(len(common), "repeated step")
         return Rate(state=RateState.EQUAL, why=f"the learning rate is equal at {count}", is_flat=not differs_from_start)
+    # A restored optimizer has the right value until a new scheduler replaces it after the first step.
+    first = common[0] if common and _equal(new[common[0]], old[common[0]], unit) else None
+    all_restarted = all(step in restarted or step == first for step in from_start)
     continues = last is not None and all(_equal(new[step], last, unit) for step in restarted)
-    if len(restarted) >= _LEAST_RESTARTED and len(restarted) == len(from_start) and not continues:
+    if len(restarted) >= _LEAST_RESTARTED and all_restarted and not continues:
         return Rate(state=RateState.RESTARTED, why="the learning rate follows the schedule from its first step again")
+    others = [step for step in common if not _equal(new[step], old[step], unit)]
+    if others == [saved + 1] and _equal(new[others[0]], old[min(old)], unit) and len(common) > _LEAST_RESTARTED:
+        return Rate(
+            state=RateState.NEW_OPTIMIZER,
+            why=f"step {others[0]} has the learning rate of a new optimizer, and those of the next steps are equal",
+        )
     if common:
         step = next(step for step in common if not _equal(new[step], old[step], unit))
         return Rate(

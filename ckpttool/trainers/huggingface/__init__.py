@@ -115,6 +115,7 @@ TRAINER = Trainer(
     log_formats_at=("ckpttool.trainers.huggingface.log:HfTrainer",),
     logs_mean_loss=True,
     log_places_at="ckpttool.trainers.huggingface.places:HfLogs",
+    start_logs_at="ckpttool.trainers.huggingface.places:start_logs",
     configs_at="ckpttool.trainers.huggingface.config:CONFIGS",
     simulator_at="ckpttool.trainers.huggingface.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.hf_saves:objections",
