@@ -357,7 +357,7 @@ def _assumptions(facts: _Facts, resumed: Resumed, comparison: Comparison | None)
     if None in facts.world_sizes(resumed.saved) and (is_open or states[Aspect.WEIGHTS] is not State.PROVEN):
         texts.append(
             "Both runs have the same number of ranks, precision and devices; otherwise roundings and random numbers "
-            "may differ lawfully. `ckpttool postflight --config` confirms the number of ranks."
+            "may differ lawfully. ckpttool postflight --config confirms the number of ranks."
         )
     if None in facts.batch_sizes(resumed.saved) and is_open:
         texts.append("Both runs have the same global batch size.")

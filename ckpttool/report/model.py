@@ -16,6 +16,7 @@ from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.domain.verdict import Verification
 from ckpttool.health.model.answers import HealthAnswer
 from ckpttool.health.model.events import HealthEvent
+from ckpttool.postflight.model.answers import Postflight
 
 
 class PageForm(str, Enum):
@@ -79,6 +80,8 @@ class TreeReport:
     """Steps whose global norm was a spike, in ascending order."""
     notes: tuple[LogNote, ...]
     """Points at which training stopped or resumed."""
+    resume: Postflight | None
+    """The judgement of the last start in the logs. None if the logs show one start, or cannot be read."""
     pruning: Pruning | None
     """The plan of a prune, or None if it was not requested or there is no answer."""
     why_not_pruned: str | None

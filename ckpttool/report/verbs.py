@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint, Resolution
-from ckpttool.core.domain.question import STDIN, CheckQuestion, EvidenceQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import (
+    STDIN,
+    CheckQuestion,
+    EvidenceQuestion,
+    LogQuestion,
+    ResumeQuestion,
+    TreeQuestion,
+)
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level
@@ -17,7 +24,7 @@ from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
-from ckpttool.core.verbs.scanning import Where, tree_question
+from ckpttool.core.verbs.scanning import Tree, Where, tree_question
 from ckpttool.core.verbs.verifying import read_once, verify
 from ckpttool.health.model.events import MARKS_SPIKE, HealthEvent
 from ckpttool.health.model.questions import HealthQuestion
@@ -26,6 +33,7 @@ from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.rules.checkpoints import embedding_norms
 from ckpttool.health.rules.evidence import large_spikes
 from ckpttool.health.verbs.health import judged
+from ckpttool.postflight.verbs import last_resume
 from ckpttool.report.model import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.retention.verbs import prune
 from ckpttool.trainers.registry import log_reader
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 
     from ckpttool.core.domain.metrics import StepMetrics, TrainingLog
     from ckpttool.core.domain.plan import Simulation
+    from ckpttool.postflight.model.answers import Postflight
 
 _DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
 """The fields to read from a log."""
@@ -115,6 +124,7 @@ def survey(
         curves=() if log is None else tuple(_curves(log.metrics, logs.threshold)),
         spikes=() if log is None else tuple(_spikes(log, logs.spike_threshold)),
         notes=() if log is None else log.notes,
+        resume=_resume(tree, logs.logs),
         pruning=pruning,
         why_not_pruned=why_not,
         free_bytes=_free(tree.storage.root),
@@ -123,6 +133,15 @@ def survey(
         made=time.time(),
         seconds=time.monotonic() - began,
     )
+
+
+def _resume(tree: Tree, logs: LogQuestion) -> Postflight | None:
+    """Return the judgement of the last start in the logs. An error does not stop the report."""
+    try:
+        resume = last_resume(tree, logs)
+    except CkptToolError:  # the log is listed as unreadable
+        return None
+    return None if resume is None else resume.answer
 
 
 def _loaded_from(answer: Answer) -> str | None:

@@ -27,6 +27,7 @@ from ckpttool.core.render.answers.plan import (
 from ckpttool.core.render.answers.position import data_rows
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown, size
+from ckpttool.postflight.model.answers import Outcome, Postflight
 from ckpttool.report.model import TreeReport
 
 
@@ -327,12 +328,19 @@ def all_findings(report: TreeReport) -> list[PlacedFinding]:
     if isinstance(decision, ResumePlan):
         places.append((decision.point.checkpoint.name, decision.point.findings))
     places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
-    places.append(("the health", report.health.report.findings))
+    places += [("the health", report.health.report.findings), ("the resumed run", _faults(report.resume))]
     by_finding: dict[Finding, PlacedFinding] = {}
     for name, findings in places:
         for finding in findings:
             by_finding.setdefault(finding, PlacedFinding(finding=finding, save=shown(name)))
     return list(by_finding.values())
+
+
+def _faults(resume: Postflight | None) -> tuple[Finding, ...]:
+    """Return the findings against the last resume, or nothing if it is right, unknown or absent."""
+    if resume is None or resume.conclusion.outcome is not Outcome.WRONG:
+        return ()
+    return tuple(reason.finding for check in resume.checks for reason in check.reasons)
 
 
 _LOOKED = {

@@ -15,6 +15,7 @@ from ckpttool.core.render.rank_map import rank_map
 from ckpttool.report.model import Curve, TreeReport
 from ckpttool.report.page import content
 from ckpttool.report.page.content import Save
+from ckpttool.report.page.resumed import Resumed, resumed
 from ckpttool.report.page.svg import Scale, curve, round_values, strip
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def html(report: TreeReport) -> str:
         ticks=list(_rank_ticks(drawn.width)) if drawn.noun == "rank" else [],
         charts=[chart for panel in report.curves if (chart := _chart(panel, report, saves)) is not None],
         notes=content.log_notes(report),
+        resume=None if report.resume is None else resumed(report.resume),
+        losses=None if report.resume is None else _losses(resumed(report.resume)),
         grave=[kind for kind in kinds if kind.severity > 0],
         remarks=[kind for kind in kinds if not kind.severity > 0],
         counted=counted,
@@ -131,6 +134,26 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
             for save in saves
             if (step := save.checkpoint.step) is not None and scale.first <= step <= scale.last
         ],
+        summary=summary,
+    )
+
+
+def _losses(resume: Resumed) -> _Chart | None:
+    """Draw the losses of both runs over the repeated steps."""
+    losses = [*resume.before, *resume.after]
+    scale = Scale.over([step for step, _ in losses], [value for _, value in losses])
+    if scale is None:
+        return None
+    title = f"Loss over {counted(len(resume.after), 'repeated step')}"
+    summary = f"{title}, {scale.first} to {scale.last}, of the first run and of the resumed run"
+    return _Chart(
+        title=title,
+        unit="of the batch",
+        svg=curve(resume.after, scale, threshold=None, spikes=(), earlier=resume.before, summary=summary),
+        ticks=[(scale.y(value) * 100, f"{value:,.10g}") for value in scale.ticks()],
+        steps=list(_step_ticks(scale)),
+        limit=None,
+        marks=(),
         summary=summary,
     )
 

@@ -14,6 +14,7 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.render.markdown import plain
 from ckpttool.report.model import TreeReport
 from ckpttool.report.page import content
+from ckpttool.report.page.resumed import resumed
 
 MOST_FINDINGS = 20
 """Maximum number of findings to list individually. Others are counted."""
@@ -64,6 +65,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
         yield from ("", "| | |", "|---|---|")
         yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in lead.facts)
     yield from _saves(report)
+    yield from _resume(report)
     yield from _findings(report)
     yield ""
     level = report.verification.level.word
@@ -86,6 +88,22 @@ def _saves(report: TreeReport) -> Iterator[str]:
         yield f"| {' | '.join(map(_cell, cells))} |"
     if len(saves) > MOST_SAVES:
         yield from ("", f"and {counted(len(saves) - MOST_SAVES, 'older checkpoint')}")
+
+
+def _resume(report: TreeReport) -> Iterator[str]:
+    if report.resume is None:
+        return
+    resume = resumed(report.resume)
+    yield from (
+        "",
+        f"**Did the resume work?** {_cell(resume.headline)}",
+        "",
+        "| part | result | evidence |",
+        "|---|---|---|",
+    )
+    for part in resume.parts:
+        yield f"| {' | '.join(map(_cell, (part.name, part.state, part.why)))} |"
+    yield from (f"\nAssumed: {_cell(assumption)}" for assumption in resume.assumptions)
 
 
 def _findings(report: TreeReport) -> Iterator[str]:

@@ -132,13 +132,14 @@ def round_values(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def curve(
+def curve(  # noqa: PLR0913  what can be in a picture
     points: Sequence[tuple[Step, float]],
     scale: Scale,
     *,
     threshold: float | None,
     spikes: Iterable[tuple[Step, float]],
     summary: str,
+    earlier: Sequence[tuple[Step, float]] = (),
 ) -> str:
     """Draw a value over the steps, the threshold line, and the spikes."""
     parts = [f'<path class="grid" d="{_grid(scale)}"/>']
@@ -146,6 +147,8 @@ def curve(
         at = _n(scale.y(threshold) * HIGH)
         parts.append(f'<rect class="over" x="0" y="0" width="{WIDE}" height="{at}"/>')
         parts.append(f'<path class="limit" d="M0 {at}H{WIDE}"/>')
+    if earlier:
+        parts.append(f'<path class="earlier" d="{_line(earlier, scale)}"/>')
     parts.append(f'<path class="curve" d="{_line(points, scale)}"/>')
     dots = [(scale.x(step) * WIDE, scale.y(value) * HIGH, step, value) for step, value in spikes]
     if dots:
