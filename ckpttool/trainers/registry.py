@@ -25,6 +25,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.accelerate:TRAINER",
     "ckpttool.trainers.torchtitan:TRAINER",
     "ckpttool.trainers.lightning:TRAINER",
+    "ckpttool.trainers.olmo_core:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
 )
 """All trainers, most specific first; each is a reference, so that a start imports only the trainers it needs."""
@@ -41,6 +42,7 @@ LAYOUT_NAMES = (
     "accelerate",
     "torchtitan",
     "lightning",
+    "olmo-core",
     "torch-dcp",
     LOOSE_FILE_LAYOUT,
 )

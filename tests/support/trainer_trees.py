@@ -95,6 +95,10 @@ def _cut(root: Path, path: str, keep: int) -> None:
     (root / path).write_bytes((root / path).read_bytes()[:keep])
 
 
+def _zero(root: Path, path: str) -> None:
+    (root / path).write_bytes(bytes((root / path).stat().st_size))
+
+
 def _flip(root: Path, path: str, at: int, bit: int = 0) -> None:
     flip(root / path, at, bit)
 
@@ -137,6 +141,6 @@ def _mtime(root: Path, path: str, delta: int) -> None:
 
 
 _EDITS: dict[str, Callable[..., None]] = {
-    "remove": _remove, "cut": _cut, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
+    "remove": _remove, "cut": _cut, "zero": _zero, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
     "mtime": _mtime, "folder": _folder, "link": _link,
 }  # fmt: skip

@@ -33,6 +33,7 @@ COPIES = [
     ("titan_4ranks", "checkpoint/", "step-5", "step-99", ("step-10", 10), Code.STEP_DISAGREES),
     ("dcp_fsdp2_4ranks", "", "step_000005", "step_000099", ("step_000015", 15), Code.STEP_DISAGREES),
     ("dcp_plain_2ranks", "", "4", "99", ("8", 8), Code.STEP_DISAGREES),
+    ("olmo_2ranks", "", "step6", "step99", ("step12", 12), Code.STEP_DISAGREES),
     ("orbax_standard", "", "10", "99", ("30", 30), Code.DUPLICATE_CHECKPOINT),
     ("verl_2ranks", "", "global_step_1", "global_step_9", ("global_step_3", 3), Code.DUPLICATE_CHECKPOINT),
 ]

@@ -57,6 +57,7 @@ NOTHING_CHANGED = tried(
     ("dcp_plain_2ranks", DataEffect.UNKNOWN),
     ("accel_ddp2", DataEffect.UNKNOWN),
     ("orbax_standard", DataEffect.UNKNOWN),
+    ("olmo_2ranks", DataEffect.EXACT),
 )
 
 
@@ -74,6 +75,7 @@ OTHER_BATCH = tried(
     ("accel_ddp2", 8, DataEffect.UNKNOWN),
     (HF_IN_SLICES, 8, DataEffect.UNKNOWN),
     ("orbax_standard", 8, DataEffect.UNKNOWN),
+    ("olmo_2ranks", 16, DataEffect.REPEATS),
     *((tree, 2 * truths()[tree]["global_batch_size"]["value"], DataEffect.LOSES) for tree in HF),
     *((tree, truths()[tree]["global_batch_size"]["value"] // 2, DataEffect.REPEATS) for tree in HF),
 )
@@ -165,6 +167,7 @@ class TestOtherRanks:
         *((tree, AskedSizes(world=2)) for tree in ("ds_zero1_2ranks", "verl_2ranks", "dcp_fsdp2_4ranks")),
         *((tree, AskedSizes(world=2, tensor=2)) for tree in MEGATRON),
         *((tree, AskedSizes(world=4)) for tree in ("hf_ddp2", "light_ddp2_accum", "accel_ddp2", "orbax_standard")),
+        ("olmo_2ranks", AskedSizes(world=1)),
     )
 
     @pytest.mark.sample(8)

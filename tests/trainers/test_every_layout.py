@@ -370,6 +370,16 @@ CASES = [
         forget=_cut("step-10/.metadata"),
     ),
     Case(
+        layout="olmo-core",
+        build=_real("olmo_2ranks"),
+        saves=("step6", "step10", "step12"),
+        cut_off=_remove("step12/.metadata.json"),
+        lose=_remove("step12/train/rank1.pt"),
+        stray=_write("notes.txt"),
+        lie=_older_in_its_place("step12", "step6", 6),
+        forget=_cut("step12/train/rank0.pt"),
+    ),
+    Case(
         layout="torch-dcp",
         build=_real("dcp_fsdp2_4ranks"),
         saves=("step_000005", "step_000010", "step_000015"),

@@ -40,7 +40,6 @@ SkyRL: global_step_1 global_step_2: policy/model_world_size_1_rank_0.pt policy/o
     critic/model_world_size_1_rank_0.pt critic/optim_world_size_1_rank_0.pt data.pt trainer_state.pt
 Lightning with DeepSpeed: epoch=0-step=3.ckpt epoch=0-step=6.ckpt: checkpoint/mp_rank_00_model_states.pt
     checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt latest zero_to_fp32.py
-OLMo-core: step100 step200: train/rank0.pt train/rank1.pt model_and_optim/ .metadata.json config.json
 OLMo: step1000-unsharded step2000-unsharded: model.pt optim.pt train.pt config.yaml
 NeMo AutoModel: epoch_0_step_9 epoch_0_step_19: model/ optim/ dataloader/dataloader_dp_rank_0.pt
     rng/rng_dp_rank_0.pt
@@ -154,18 +153,22 @@ def test_an_empty_folder_is_said_to_be_so_as_before_a_first_launch(tmp_path: Pat
 
 
 class TestBesideAKnownTree:
-    @pytest.mark.parametrize("is_olmo", [True, False])
-    def test_a_part_of_a_save_of_others_is_refused_by_their_name(self, is_olmo: bool, tmp_path: Path) -> None:
-        """OLMo-core keeps weights and optimizer as a plain save of torch beside what its loaders and counters need."""
-        folder = "step100/model_and_optim" if is_olmo else "mine/step_100"
+    @pytest.mark.parametrize("is_automodel", [True, False])
+    def test_a_part_of_a_save_of_others_is_refused_by_their_name(self, is_automodel: bool, tmp_path: Path) -> None:
+        """NeMo AutoModel keeps the optimizer as a plain save of torch beside what its loaders and counters need."""
+        folder = "epoch_0_step_9/optim" if is_automodel else "mine/step_100"
         run = tmp_path / "run"
         shutil.copytree(healthy("dcp_fsdp2_4ranks", tmp_path / "torch") / "step_000005", run / folder)
-        lay(run, "step100/train/rank0.pt", "step100/.metadata.json", "step100/config.json")
-        if is_olmo:
-            assert "step100 looks like a save of OLMo-core" in said_of(run / folder, "resolve")
+        lay(run, "epoch_0_step_9/rng/rng_dp_rank_0.pt", "epoch_0_step_9/config.yaml")
+        if is_automodel:
+            assert "epoch_0_step_9 looks like a save of NeMo AutoModel" in said_of(run / folder, "resolve")
             assert locate(str(run / folder), layout="torch-dcp").layout.name == "torch-dcp"
         else:
             assert locate(str(run / folder)).layout.name == "torch-dcp"
+
+    def test_slices_in_a_save_of_a_known_trainer_are_a_part_of_it(self, tmp_path: Path) -> None:
+        found = locate(str(healthy("olmo_2ranks", tmp_path) / "step12" / "model_and_optim"))
+        assert (found.layout.name, found.focus) == ("olmo-core", "step12")
 
     def test_a_ckpt_without_its_version_is_not_lightnings_and_one_with_it_is(self, tmp_path: Path) -> None:
         run = healthy("light_single", tmp_path) / "checkpoints"

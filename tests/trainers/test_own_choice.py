@@ -73,6 +73,12 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "mcore_legacy_tp2dp2--rank-file-cut": ("iter_0000006", "the others hang"),
     "mcore_legacy_tp2dp2--distrib-optim-missing": ("iter_0000006", "distrib_optim.pt"),
     "mcore_legacy_tp2dp2--tracker-behind": ("iter_0000003", ""),
+    "olmo_2ranks--missing-rank-state": ("step12", ""),
+    "olmo_2ranks--missing-first-state": ("step10", ""),
+    "olmo_2ranks--cut-rank-state": ("step12", "train/rank1.pt"),
+    "olmo_2ranks--missing-shard": ("step12", "__1_0.distcp"),
+    "olmo_2ranks--renamed-copy": ("step99", ""),
+    "olmo_2ranks--torn-mark": ("step12", ""),
     "orbax_standard--data-missing": ("30", ""),
     "titan_4ranks--missing-shard": ("step-10", ""),
     "titan_4ranks--torn-metadata": ("step-10", ""),
@@ -105,7 +111,9 @@ def test_of_a_whole_tree_it_takes_what_the_trainer_took(tree: str) -> None:
     assert (told.would_resume, told.outcome) == (library["name"], measured(library)), told
 
 
-@pytest.mark.parametrize("tree", ["hf_single", "light_single", "orbax_standard", "titan_4ranks", *BY_A_TRACKER])
+@pytest.mark.parametrize(
+    "tree", ["hf_single", "light_single", "olmo_2ranks", "orbax_standard", "titan_4ranks", *BY_A_TRACKER]
+)
 def test_of_a_whole_tree_it_loads_the_newest(tree: str) -> None:
     told = simulated(LAYOUTS / tree)
     assert (told.would_resume, told.outcome) == (truths()[tree]["should_resume"], Outcome.LOADS), told

@@ -32,6 +32,7 @@ WORDS = {
     "truncated": {"shard-truncated"},
     "empty": {"shard-empty"},
     "checksum": {"checksum-mismatch"},
+    "zeroed": {"shard-zeroed"},
     "uncommitted": {"uncommitted-save", "metadata-incomplete"},
     "damaged": {"header-invalid", "shard-truncated", "metadata-incomplete", "uncommitted-save"},
 }

@@ -25,6 +25,7 @@ from ckpttool.trainers import (
     huggingface,
     lightning,
     megatron,
+    olmo_core,
     orbax,
     torch_dcp,
     torchtitan,
@@ -70,6 +71,8 @@ from ckpttool.trainers.mindformers.pynative import retention as pynative_retenti
 from ckpttool.trainers.mindformers.pynative import words as pynative_words
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
+from ckpttool.trainers.olmo_core import resumes as olmo_core_resumes
+from ckpttool.trainers.olmo_core.layout import OlmoCoreLayout
 from ckpttool.trainers.orbax import resumes as orbax_resumes
 from ckpttool.trainers.orbax.layout import OrbaxLayout
 from ckpttool.trainers.registry import trainers
@@ -93,6 +96,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
     MindFormersIteration,
     MindFormersRank,
     MindFormersUnified,
+    OlmoCoreLayout,
     OrbaxLayout,
     TorchDcpLayout,
     TorchtitanLayout,
@@ -100,7 +104,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
 )
 SIGNS: tuple[LayoutSigns, ...] = (
     *(one.LAYOUT for one in (accelerate, deepspeed, huggingface, lightning, megatron)),
-    *(one.LAYOUT for one in (orbax, torch_dcp, torchtitan, verl)),
+    *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
 LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, PyNativeLog, TorchtitanLog)
@@ -126,6 +130,7 @@ SIMULATORS: tuple[Simulator, ...] = (
     huggingface_choice.SIMULATOR,
     lightning_choice.SIMULATOR,
     megatron_resumes.SIMULATOR,
+    olmo_core_resumes.SIMULATOR,
     orbax_resumes.SIMULATOR,
     torch_dcp_resumes.SIMULATOR,
     torchtitan_choice.SIMULATOR,
@@ -136,6 +141,7 @@ OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] 
     deepspeed_resumes.objections,
     hf_saves.objections,
     megatron_resumes.objections,
+    olmo_core_resumes.objections,
     torchtitan_effects.objections,
     verl_effects.objections,
 )
@@ -146,6 +152,7 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     lightning_effects.effects,
     megatron_resumes.effects,
     mindformers_effects.effects,
+    olmo_core_resumes.effects,
     orbax_resumes.effects,
     torch_dcp_resumes.effects,
     torchtitan_effects.effects,

@@ -45,6 +45,10 @@ class SaveRecord:
     named: NamedStep | None = None
     """The step in the save's name."""
     facts: Facts = ()
+    topology: Topology = Topology(shared=True)
+    expected: tuple[str, ...] = ()
+    """Required files beyond those in the record of the slices, sorted."""
+    findings: tuple[Finding, ...] = ()
 
 
 Reading = Callable[[Storage, str, DcpStore], SaveRecord]
@@ -122,12 +126,12 @@ class SaveTree:
             named=content.named,
             step_remedy=NAME_REMEDY,
             shards=store.shards,
-            topology=Topology(shared=True),
+            topology=content.topology,
             format=next((shard.format for shard in store.shards), FormatName.TORCH_ZIPS),
-            expected=store.expected,
+            expected=None if store.expected is None else (*store.expected, *content.expected),
             commit=store.commit,
             content=content.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
-            findings=store.findings,
+            findings=(*store.findings, *content.findings),
         )
 
 

@@ -40,6 +40,8 @@ OF_THE_NEWEST = 4 << 20
 """The same for the few saves likely to be chosen, and for saves without a step in their names: about 20,000 slices."""
 
 _MOST_MISSING = 4096
+_PIECE = 4 << 20
+"""Bytes of a record that are searched at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,3 +442,13 @@ def value_slices(store: DcpStore) -> dict[str, Slice]:
         return {}
     values = set(store.metadata.values)
     return {slice_.name: slice_ for slice_ in store.metadata.slices if slice_.name in values and not slice_.is_changed}
+
+
+def mentions(storage: Storage, path: str, key: bytes) -> bool:
+    """Return whether a record contains a name, for a record that is too large to be read in a scan."""
+    try:
+        with storage.open(path) as source:
+            begins = range(0, source.stamp.size, _PIECE)
+            return any(key in source.read(begin, _PIECE + len(key)) for begin in begins)
+    except OSError:  # reported by the later check
+        return False

@@ -90,6 +90,8 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
 
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
     """Return whether a save contains only weights, judged by the names of the saved values."""
+    from ckpttool.trainers.torch_dcp.store import mentions
+
     if store.metadata is not None:
         return (
             Content.FULL if any(tensor_name.startswith(STATE) for tensor_name in store.names) else Content.WEIGHTS_ONLY
@@ -99,16 +101,4 @@ def _content(storage: Storage, name: str, store: DcpStore) -> Content:
     if store.commit is not CommitState.COMMITTED:
         return Content.UNKNOWN
     # A record that is too large to be read in a scan is only searched.
-    return Content.FULL if _mentions(storage, f"{name}/{METADATA}", b"train_state") else Content.UNKNOWN
-
-
-_PIECE = 4 << 20
-
-
-def _mentions(storage: Storage, path: str, key: bytes) -> bool:
-    try:
-        with storage.open(path) as source:
-            begins = range(0, source.stamp.size, _PIECE)
-            return any(key in source.read(begin, _PIECE + len(key)) for begin in begins)
-    except OSError:  # reported by the later check
-        return False
+    return Content.FULL if mentions(storage, f"{name}/{METADATA}", b"train_state") else Content.UNKNOWN
