@@ -1722,6 +1722,7 @@ class Code(metaclass=Rows):
             "torchtitan": (
                 "With `dataloader` in `exclude_from_loading` every start reads the data from the beginning."
             ),
+            "OLMo-core": "`load_trainer_state: false`: a start from `load_path` reads them from the beginning.",
         },
         to_do=(
             "For future saves, use a data loader that saves its position, if the trainer stores it.",
@@ -1867,6 +1868,7 @@ class Code(metaclass=Rows):
                 "newest one is truncated."
             ),
             "torchtitan": "`keep_latest_k = 1`: stops with a ValueError when it starts.",
+            "OLMo-core": "`max_checkpoints: 1`: writes first, then deletes the previous one.",
             "Accelerate": (
                 "`ProjectConfiguration(total_limit=1)`: deletes first and then writes. It is set in a script, "
                 "which is not read."

@@ -221,9 +221,31 @@ class TrainersCode(metaclass=Rows):
             "torchtitan": (
                 "`enable`, which is off by default; the command line can still switch it on, so this is a note."
             ),
+            "OLMo-core": "`no_checkpoints: true`, or `enabled: false` of its checkpointer.",
         },
         to_do=(
             "Switch saving on. If the run is not supposed to save, accept the finding:",
             "    ckpttool lint CONFIG --allow saves-nothing",
+        ),
+    )
+
+    NEXT_SAVE_BLOCKED = Row(
+        "next-save-blocked",
+        weights=(NOTE,),
+        check="launch",
+        group="Starts",
+        headline="The folder of a later save exists, and the trainer does not overwrite it",
+        meaning=(
+            "The run resumes from an older checkpoint and reaches the step of a later save again. Some trainers stop "
+            "there, because the folder is not empty, and do so again at every start."
+        ),
+        evidence="From the names of the saves, and from runs in such trees.",
+        trainers={
+            "OLMo-core": "Stops with a FileExistsError, unless `save_overwrite` is on.",
+        },
+        to_do=(
+            "Move the later saves out of the folder:",
+            "    ckpttool prune DIR --help",
+            "or let the run save to a new folder.",
         ),
     )

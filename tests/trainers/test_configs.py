@@ -74,6 +74,20 @@ DEEPSPEED = """\
 \t}
 }
 """
+OLMO = """\
+{
+  "trainer": {
+    "save_folder": "/ckpt/run",
+    "load_strategy": "if_available",
+    "no_checkpoints": false,
+    "load_trainer_state": null,
+    "callbacks": {"checkpointer": {
+      "enabled": true,
+      "max_checkpoints": 3
+    }}
+  }
+}
+"""
 HEALTHY = {
     "args.yaml": ("huggingface", HF),
     "train.toml": ("torchtitan", TITAN),
@@ -81,6 +95,7 @@ HEALTHY = {
     "fit.yaml": ("lightning", LIGHTNING),
     "several.yaml": ("lightning", OF_SEVERAL),
     "ds.json": ("deepspeed", DEEPSPEED),
+    "config.json": ("olmo-core", OLMO),
 }
 
 NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
@@ -107,6 +122,10 @@ BREAKS = [
     ("several.yaml", ("{save_last: link}", "{save_top_k: 0}"), TrainersCode.SAVES_NOTHING, SUSPECT, 6),
     ("several.yaml", ("{save_last: link}", "{save_weights_only: true}"), TrainersCode.ONLY_MODEL_SAVED, SUSPECT, 6),
     ("several.yaml", ("ckpt_path: null", "ckpt_path: last"), TrainersCode.RESUME_TRUE, NOTE, 2),
+    ("config.json", ('points": false', 'points": true'), TrainersCode.SAVES_NOTHING, SUSPECT, 5),
+    ("config.json", ('enabled": true', 'enabled": false'), TrainersCode.SAVES_NOTHING, SUSPECT, 8),
+    ("config.json", ('checkpoints": 3', 'checkpoints": 1'), Code.KEEPS_ONE_CHECKPOINT, NOTE, 9),
+    ("config.json", ('state": null', 'state": false'), Code.DATA_RESTARTS, NOTE, 6),
     ("ds.json", ('universal": false', 'universal": true'), DeepSpeedCode.UNIVERSAL_STAYS, NOTE, 7),
 ]  # fmt: skip
 

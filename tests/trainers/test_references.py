@@ -71,6 +71,7 @@ from ckpttool.trainers.mindformers.pynative import retention as pynative_retenti
 from ckpttool.trainers.mindformers.pynative import words as pynative_words
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
+from ckpttool.trainers.olmo_core import config as olmo_core_config
 from ckpttool.trainers.olmo_core import resumes as olmo_core_resumes
 from ckpttool.trainers.olmo_core.layout import OlmoCoreLayout
 from ckpttool.trainers.orbax import resumes as orbax_resumes
@@ -116,6 +117,7 @@ CONFIGS: tuple[ConfigReader, ...] = (
     deepspeed_config.CONFIGS,
     huggingface_config.CONFIGS,
     lightning_config.CONFIGS,
+    olmo_core_config.CONFIGS,
     torchtitan_config.CONFIGS,
 )
 LAUNCHES: tuple[Callable[[], LaunchTarget], ...] = (MindFormersLaunch,)

@@ -305,6 +305,7 @@ LEFT = {
     "titan_4ranks": ("train.toml", TITAN),
     "ds_zero1_2ranks": ("ds.json", ""),
     "ds_zero3_2ranks": ("ds.json", ""),
+    "olmo_2ranks": ("config.yaml", "trainer:\n  metrics_collect_interval: 5\n  "),
 }
 """By tree what its trainer's config is called, and the text before what a row says."""
 
@@ -373,6 +374,30 @@ CONFIGS = [
     ("titan_4ranks", "exclude_from_loading = []", Ended.PASSED, "would load step-"),
     ("titan_4ranks", '[job]\ndump_folder = "./run"', Ended.PASSED, "would load step-"),
     ("titan_4ranks", '[job]\ndump_folder = "./other"', Ended.FAILED, "would load ./other/checkpoint, not"),
+    ("olmo_2ranks", "save_folder: run", Ended.PASSED, "would load step12"),
+    ("olmo_2ranks", "save_folder: run\n  load_strategy: always", Ended.PASSED, "would load step12"),
+    ("olmo_2ranks", "save_folder: run\n  load_path: run/step6", Ended.PASSED, "would load step12"),
+    ("olmo_2ranks", "load_strategy: never", Ended.FAILED, "at step 0"),
+    ("olmo_2ranks", "no_checkpoints: true", Ended.FAILED, "at step 0"),
+    ("olmo_2ranks", "save_folder: .", Ended.FAILED, "would load ., not"),
+    ("olmo_2ranks", "save_folder: /nope/run2", Ended.FAILED, "at step 0"),
+    ("olmo_2ranks", "save_folder: /nope/run2\n  load_path: run", Ended.PASSED, "would load step12"),
+    ("olmo_2ranks", "save_folder: /nope/run2\n  load_path: run/step12", Ended.PASSED, "would load step12"),
+    ("olmo_2ranks", "save_folder: /nope/run2\n  load_path: run/step6", Ended.FAILED, "would load step6"),
+    ("olmo_2ranks", "save_folder: /nope/run2\n  load_path: /nope/run/step6", Ended.FAILED, STOPS),
+    (
+        "olmo_2ranks",
+        "save_folder: /nope/run2\n  load_path: run/step12\n  load_optim_state: false",
+        Ended.FAILED,
+        "without a part of it",
+    ),
+    ("olmo_2ranks, newest cut", "save_folder: /nope/run2\n  load_path: run/step10", Ended.PASSED, "would load step10"),
+    (
+        "olmo_2ranks, newest cut",
+        "save_folder: /nope/run2\n  load_path: run/step12",
+        Ended.FAILED,
+        "step12 and then stop",
+    ),
     ("ds_zero1_2ranks", '{"zero_optimization": {"stage": 1}}', Ended.PASSED, ""),
     ("ds_zero1_2ranks", '{"zero_optimization": {"stage": 2}}', Ended.PASSED, ""),
     ("ds_zero1_2ranks", '{"zero_optimization": {"stage": 3}}', Ended.FAILED, ""),

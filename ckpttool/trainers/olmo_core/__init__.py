@@ -47,6 +47,7 @@ TRAINER = Trainer(
     records=r"\.metadata\.json",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.olmo_core:LAYOUT",),
+    configs_at="ckpttool.trainers.olmo_core.config:CONFIGS",
     simulator_at="ckpttool.trainers.olmo_core.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.olmo_core.resumes:objections",
     effects_at="ckpttool.trainers.olmo_core.resumes:effects",

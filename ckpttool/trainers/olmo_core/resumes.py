@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import against_size, consumed, effect_findings
+from ckpttool.core.decide.lint_engine import View
 from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.core.domain.finding import Code, blocking
@@ -22,6 +23,7 @@ from ckpttool.core.formats.torch.plain import text_at, value_at
 from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.named_path import elsewhere, inside, is_gone
+from ckpttool.trainers.common.next_save import blocked
 from ckpttool.trainers.common.own_choice import Choice, ConfigChoice, OwnChoice, save_finding_text
 from ckpttool.trainers.common.saved_values import count_at, first_value
 from ckpttool.trainers.listing import list_root
@@ -29,7 +31,6 @@ from ckpttool.trainers.olmo_core import MARK, SAVE, SLICES, STATES, TRAINER
 from ckpttool.trainers.torch_dcp import METADATA
 
 if TYPE_CHECKING:
-    from ckpttool.core.decide.lint_engine import View
     from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.finding import Finding
     from ckpttool.trainers.abilities import OwnStart
@@ -58,7 +59,7 @@ def effects(resume: Resume) -> Effects:
     kind = text_at(loader, "dataset_type")
     is_fixed = kind == "fsl" or isinstance(value_at(loader, "source_fingerprints"), (list, tuple))
     if not is_fixed and kind != "vsl":
-        return Effects(position=Unknown(why=_OWN_LOADER), settings=(), findings=())
+        return Effects(position=Unknown(why=_OWN_LOADER), settings=(), findings=_later(resume))
     position = GoesOn(
         effect=DataEffect.EXACT,
         why=_ORDER,
@@ -71,7 +72,22 @@ def effects(resume: Resume) -> Effects:
     size = resume.data.new_global_batch
     if size is not None and consumed(resume.plan, resume.inventory, resume.data).changes:
         position = _at_another_size(position, loader, size) if is_fixed else _UNLIKE
-    return Effects(position=position, settings=(), findings=effect_findings(position, title=TRAINER.title))
+    findings = (*effect_findings(position, title=TRAINER.title), *_later(resume))
+    return Effects(position=position, settings=(), findings=findings)
+
+
+def _later(resume: Resume) -> tuple[Finding, ...]:
+    """Report later saves, which OLMo-core does not overwrite by default."""
+    config = resume.config
+    if config is not None and config.trainer == TRAINER.name:
+        view = View(config.settings)
+        if any(view.is_on(f"trainer.{key}") for key in ("save_overwrite", "checkpointer.save_overwrite")):
+            return ()
+    numbers = {save.name: save.named.number or 0 for save in resume.inventory.checkpoints if save.named is not None}
+    chosen = numbers.get(resume.plan.point.checkpoint.name, 0)
+    later = [save for save in resume.inventory.checkpoints if numbers.get(save.name, 0) > chosen]
+    later.sort(key=lambda save: numbers[save.name])
+    return blocked(resume, later, unless=", unless `save_overwrite` is on")
 
 
 _UNLIKE = GoesOn(effect=DataEffect.UNKNOWN, why=_OTHER_BATCHES)

@@ -12,8 +12,10 @@ from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.types import DataQuestion, ResumeQuestion
-from tests.support.answers import chosen, codes, decide, goes_on, named, plan, scanned, simulated, verdict
+from tests.support.answers import chosen, coded, codes, decide, goes_on, named, plan, scanned, simulated, verdict
+from tests.support.commands import ask
 from tests.support.shard_writers import torch_file
 from tests.support.trainer_trees import healthy
 
@@ -124,6 +126,18 @@ class TestData:
         position = plan(tree, data=DataQuestion(new_global_batch=gbs, old_global_batch=gbs and 4)).data
         assert isinstance(position, Unknown if effect is None else GoesOn)
         assert getattr(position, "effect", None) is effect
+
+    def test_a_later_save_that_the_run_would_not_overwrite_is_noted(self, tree: Path) -> None:
+        """As it was run: FileExistsError at step 12, and none with save_overwrite."""
+        assert TrainersCode.NEXT_SAVE_BLOCKED not in codes(plan(tree).findings)
+        (tree / "step12/.metadata.json").unlink()
+        (found,) = coded(plan(tree).findings, TrainersCode.NEXT_SAVE_BLOCKED)
+        assert (found.path, found.severity) == ("step12", Severity.NOTE)
+        config = tree.parent / "config.yaml"
+        config.write_text(f"trainer:\n  save_folder: {tree}\n  save_overwrite: true\n")
+        assert "next-save-blocked" not in ask("preflight", str(tree), "--config", str(config)).stdout
+        config.write_text(f"trainer:\n  save_folder: {tree}\n")
+        assert "next-save-blocked" in ask("preflight", str(tree), "--config", str(config)).stdout
 
     def test_other_ranks_are_noted_with_what_is_lost(self, tree: Path) -> None:
         answer = decide(tree, choice=ResumeQuestion(sizes=AskedSizes(world=4)))
