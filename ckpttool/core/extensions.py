@@ -35,6 +35,8 @@ class Feature:
     """`"module:name"` of a `core.verify.copies.CopiesBegun`; only the first feature with a reference is used."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
+    before_launch: str | None = None
+    """`"module:name"` of a `core.verbs.preflighting.LaunchNotes`."""
 
 
 def features() -> Iterator[Feature]:

@@ -11,4 +11,5 @@ from ckpttool.core.extensions import Feature
 FEATURE = Feature(
     findings="ckpttool.postflight.findings:PostflightCode",
     answers={"postflight": "ckpttool.postflight.answers"},
+    before_launch="ckpttool.postflight.before_launch:launch_notes",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
+from ckpttool.core.findings import NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 _MEASURED = "The thresholds come from 249 small training runs, printed in 38 ways; no logs of GPUs or NPUs yet."
 
@@ -296,4 +296,28 @@ class PostflightCode(metaclass=Rows):
                 "gradient norm."
             ),
         ),
+    )
+
+    RESUME_NOT_PROVABLE = Row(
+        "resume-not-provable",
+        weights=(NOTE,),
+        check="launch",
+        group="Training logs",
+        headline="The run logs too rarely to show whether its resume is right",
+        meaning=(
+            "A run that stops repeats the steps after its last checkpoint when it resumes. postflight compares the "
+            "logged ones. With these intervals, there will be fewer than ten of them, so a lost optimizer state, for "
+            "example, will not be noticed. The launch itself is not affected."
+        ),
+        evidence=(
+            "The config sets the intervals, or the trainer's defaults apply. Without a config, the checkpoint's own "
+            "records count. If neither shows them, nothing is reported."
+        ),
+        trainers={
+            "MindFormers": "`per_print_times` of MFLossMonitor; a data sink logs and saves only at its end.",
+            "Hugging Face's Trainer": "By default, `logging_steps` and `save_steps` are 500: nothing can be compared.",
+            "Lightning": "`log_every_n_steps` is 50 by default; ModelCheckpoint has `every_n_train_steps`.",
+            "torchtitan": "`metrics.log_freq` is 10 by default, and `checkpoint.interval` 500.",
+        },
+        to_do=("Log every step, or every 10 steps and save every 100. The next resume can then be checked:", _AGAIN),
     )

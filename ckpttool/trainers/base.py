@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.domain.replicas import RecordedSlices
     from ckpttool.core.domain.scalars import OwnScalars
-    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.domain.settings import RunConfig, StepIntervals
     from ckpttool.core.domain.shard import ShardRole
     from ckpttool.core.domain.units import Rank, Step
     from ckpttool.core.logs.base import LogFormat, LogPlaces
@@ -369,6 +369,8 @@ class Trainer:
     """A function that returns the objections to loading a save at different run sizes, as `objections` does."""
     effects_at: str | None = None
     """A function that returns the trainer's effects on a resume, as `effects` does."""
+    intervals_at: str | None = None
+    """A function that returns how often a run logs and saves, as `intervals` does."""
     owned_at: str | None = None
     """A function that returns the saves that only a running trainer may remove, as `owned` does."""
 
@@ -460,6 +462,21 @@ class Trainer:
             return Evidence()
         told = cast("Callable[[Storage, RunConfig | None], Evidence]", referred(self.evidence_at))
         return told(output, config)
+
+    def intervals(self, config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+        """Return how often a run logs and saves, or None if neither its config nor its records show that.
+
+        Args:
+            config: The config of the run to resume. None if it is unknown.
+            storage: The tree.
+            checkpoint: The checkpoint to resume from, whose records count without a config.
+        """
+        if self.intervals_at is None:
+            return None
+        shown = cast(
+            "Callable[[RunConfig | None, Storage, Checkpoint], StepIntervals | None]", referred(self.intervals_at)
+        )
+        return shown(config, storage, checkpoint)
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
         """Return the objections to a save at the resumed run's sizes; any objection except a note rules out the save.

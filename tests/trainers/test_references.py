@@ -15,7 +15,7 @@ from ckpttool.core.domain.expectation import Evidence
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.scalars import OwnScalars
-from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.domain.settings import RunConfig, StepIntervals
 from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers import (
@@ -41,6 +41,7 @@ from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
 from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
 from ckpttool.trainers.huggingface import config as huggingface_config
 from ckpttool.trainers.huggingface import effects as huggingface_effects
+from ckpttool.trainers.huggingface import intervals as huggingface_intervals
 from ckpttool.trainers.huggingface import own_choice as huggingface_choice
 from ckpttool.trainers.huggingface import places as huggingface_places
 from ckpttool.trainers.huggingface.layout import HfTrainerLayout
@@ -48,6 +49,7 @@ from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from ckpttool.trainers.lightning import config as lightning_config
 from ckpttool.trainers.lightning import effects as lightning_effects
+from ckpttool.trainers.lightning import intervals as lightning_intervals
 from ckpttool.trainers.lightning import own_choice as lightning_choice
 from ckpttool.trainers.lightning import places as lightning_places
 from ckpttool.trainers.lightning.layout import LightningLayout
@@ -56,6 +58,7 @@ from ckpttool.trainers.megatron.layout import MegatronIterations
 from ckpttool.trainers.megatron.load import MegatronWords
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers import effects as mindformers_effects
+from ckpttool.trainers.mindformers import intervals as mindformers_intervals
 from ckpttool.trainers.mindformers import scalars, silent_errors, strategy
 from ckpttool.trainers.mindformers.config import TrainConfigs
 from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile
@@ -81,6 +84,7 @@ from ckpttool.trainers.torch_dcp import resumes as torch_dcp_resumes
 from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
 from ckpttool.trainers.torchtitan import config as torchtitan_config
 from ckpttool.trainers.torchtitan import effects as torchtitan_effects
+from ckpttool.trainers.torchtitan import intervals as torchtitan_intervals
 from ckpttool.trainers.torchtitan import own_choice as torchtitan_choice
 from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 from ckpttool.trainers.torchtitan.log import TorchtitanLog
@@ -160,6 +164,12 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     torchtitan_effects.effects,
     verl_effects.effects,
 )
+INTERVALS: tuple[Callable[[RunConfig | None, Storage, Checkpoint], StepIntervals | None], ...] = (
+    huggingface_intervals.intervals,
+    lightning_intervals.intervals,
+    mindformers_intervals.intervals,
+    torchtitan_intervals.intervals,
+)
 OWNED: tuple[Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]], ...] = (pynative_retention.owned,)
 
 FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
@@ -178,6 +188,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "evidence_at": ((), EVIDENCE),
     "objections_at": ((), OBJECTIONS),
     "effects_at": ((), EFFECTS),
+    "intervals_at": ((), INTERVALS),
     "owned_at": ((), OWNED),
 }
 """By field: the classes of which one is made, and what is taken as it is."""

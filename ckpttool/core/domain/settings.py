@@ -51,6 +51,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepIntervals:
+    """How often a training run logs and saves."""
+
+    logged: int
+    """Steps between two logged losses."""
+    saved: int
+    """Steps between two checkpoints."""
+    path: str
+    """Path of the config or record that sets them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SafeFix:
     """Fix for a setting that has exactly one right value."""
 

@@ -20,6 +20,7 @@ from ckpttool.core.verbs.preflighting import (
     assert_startable,
     assert_started_by_user,
     judged,
+    launch_notes,
 )
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Where, tree_question
@@ -77,7 +78,8 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
         return _refused(ready.answer)
-    plan = replace(ready.plan, findings=_reported(decision, ready.answer, order.allowed))
+    notes = launch_notes(answer.tree, decision, base.run)
+    plan = replace(ready.plan, findings=(*_reported(decision, ready.answer, order.allowed), *notes))
     content = edited.text.encode("utf-8")
     written = not order.dry_run and not (order.force and _is_already(order.output, content))
     if order.dry_run and not order.force:
@@ -111,6 +113,9 @@ def fragment(
     answer = resolve(question, choice, data, node=node)
     assert_started_by_user(answer.tree)
     decision = answer.decision
+    if isinstance(decision, ResumePlan):
+        findings = (*decision.findings, *launch_notes(answer.tree, decision, answer.question.config))
+        decision = replace(decision, findings=findings)
     if isinstance(decision, ResumePlan) and answer.tree.is_in_folder:
         decision = replace(decision, load=decision.load.at(answer.tree.from_the_top(decision.load.path)))
     return Fragment(decision=decision, strict=strict)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import allowed_in
@@ -19,6 +19,7 @@ from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason
 from ckpttool.core.domain.units import counted
 from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
+from ckpttool.core.extensions import features, imported
 from ckpttool.core.render.answers import preflight_summaries as summaries
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import Disk, LocalDisk
@@ -168,9 +169,33 @@ def _health(context: Context) -> Iterator[Check]:
     yield replace(check, unsure=chosen.health is Health.UNKNOWN)
 
 
+class LaunchNotes(Protocol):
+    """Notes of features about a launch."""
+
+    def __call__(self, tree: Tree, plan: ResumePlan, config: RunConfig | None) -> Iterable[Finding]:
+        """Return notes about a launch.
+
+        Args:
+            tree: The tree.
+            plan: The plan.
+            config: The base config. None if it was not given.
+        """
+        ...
+
+
+def launch_notes(tree: Tree, plan: ResumePlan, config: RunConfig | None) -> tuple[Finding, ...]:
+    """Return the features' notes about a launch."""
+    references = [feature.before_launch for feature in features() if feature.before_launch is not None]
+    rules = [cast("LaunchNotes", imported(reference)) for reference in references]
+    return tuple(finding for rule in rules for finding in rule(tree, plan, config))
+
+
 def _launch(context: Context) -> Iterator[Check]:
     """Check how the trainer loads the checkpoint, and whether a launch config can be made."""
     findings, plan, trainer = context.findings["launch"], context.plan, context.answer.tree.trainer
+    if plan is not None:
+        config = None if context.config is None else context.config.run
+        findings = (*findings, *launch_notes(context.answer.tree, plan, config))
     if plan is None:
         yield _skipped(context.check("launch", "nothing was chosen", findings))
     elif context.edited is None and trainer is not None and trainer.launch is not None:

@@ -117,6 +117,7 @@ TRAINER = Trainer(
     log_places_at="ckpttool.trainers.huggingface.places:HfLogs",
     start_logs_at="ckpttool.trainers.huggingface.places:start_logs",
     configs_at="ckpttool.trainers.huggingface.config:CONFIGS",
+    intervals_at="ckpttool.trainers.huggingface.intervals:intervals",
     simulator_at="ckpttool.trainers.huggingface.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.hf_saves:objections",
     effects_at="ckpttool.trainers.huggingface.effects:effects",

@@ -77,6 +77,11 @@ class State(NamedTuple):
     log: tuple[int, int] | None = None
     """The range of the log entries in the file; None if the file does not have Trainer's form."""
 
+    log_every: int | None = None
+    """The argument `logging_steps`. None if it is missing, or a part of the run."""
+    save_every: int | None = None
+    """The argument `save_steps`, in the same way."""
+
     @property
     def is_in_later_epoch(self) -> bool | None:
         """Whether the save is within an epoch after the first; None if unknown."""
@@ -253,7 +258,13 @@ def _state(data: bytes, path: str) -> State:
         lacks_length=record.get("num_train_epochs") == sys.maxsize,
         logged=_logged(record.get("log_history")),
         is_whole_log=record.get("log_history") == [],
+        log_every=_count(record.get("logging_steps")),
+        save_every=_count(record.get("save_steps")),
     )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _logged(entries: object) -> tuple[int, float] | None:

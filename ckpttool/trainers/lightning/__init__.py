@@ -92,6 +92,7 @@ TRAINER = Trainer(
     counts_from_zero=True,
     restores_random_state=False,
     configs_at="ckpttool.trainers.lightning.config:CONFIGS",
+    intervals_at="ckpttool.trainers.lightning.intervals:intervals",
     simulator_at="ckpttool.trainers.lightning.own_choice:SIMULATOR",
     effects_at="ckpttool.trainers.lightning.effects:effects",
 )

@@ -25,6 +25,7 @@ TRAINER = Trainer(
     log_places_at="ckpttool.trainers.mindformers.logs.places:MindFormersLogs",
     health_file_at="ckpttool.trainers.mindformers.health_file:MindFormersHealthFile",
     configs_at="ckpttool.trainers.mindformers.config:TrainConfigs",
+    intervals_at="ckpttool.trainers.mindformers.intervals:intervals",
     launch_at="ckpttool.trainers.mindformers.launch:MindFormersLaunch",
     words_at="ckpttool.trainers.mindformers.policies:MindFormersWords",
     words_for_at="ckpttool.trainers.mindformers.pynative.words:words_for",

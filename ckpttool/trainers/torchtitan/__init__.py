@@ -66,6 +66,7 @@ TRAINER = Trainer(
     layouts_at=("ckpttool.trainers.torchtitan:LAYOUT",),
     log_formats_at=("ckpttool.trainers.torchtitan.log:TorchtitanLog",),
     configs_at="ckpttool.trainers.torchtitan.config:CONFIGS",
+    intervals_at="ckpttool.trainers.torchtitan.intervals:intervals",
     simulator_at="ckpttool.trainers.torchtitan.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.torchtitan.effects:objections",
     effects_at="ckpttool.trainers.torchtitan.effects:effects",
