@@ -35,6 +35,7 @@ COPIES = [
     ("dcp_plain_2ranks", "", "4", "99", ("8", 8), Code.STEP_DISAGREES),
     ("olmo_2ranks", "", "step6", "step99", ("step12", 12), Code.STEP_DISAGREES),
     ("orbax_standard", "", "10", "99", ("30", 30), Code.DUPLICATE_CHECKPOINT),
+    ("verl_sft", "", "global_step_4", "global_step_99", ("global_step_12", 12), Code.DUPLICATE_CHECKPOINT),
     ("verl_2ranks", "", "global_step_1", "global_step_9", ("global_step_3", 3), Code.DUPLICATE_CHECKPOINT),
 ]
 

@@ -21,7 +21,14 @@ _STEPS = ("resumed_at_step", "step_inside", "iteration", "step_then")
 KNOWN = {name for trainer in registry.trainers() if trainer.simulator is not None for name in trainer.layout_names}
 APART = {"torch-dcp"}
 """It chooses nothing: the application does."""
-BY_A_TRACKER = ("ds_zero1_2ranks", "ds_zero3_2ranks", "mcore_dist_tp2dp2", "mcore_legacy_tp2dp2", "verl_2ranks")
+BY_A_TRACKER = (
+    "ds_zero1_2ranks",
+    "ds_zero3_2ranks",
+    "mcore_dist_tp2dp2",
+    "mcore_legacy_tp2dp2",
+    "verl_2ranks",
+    "verl_sft",
+)
 
 
 def measured(library: dict[str, Any] | str) -> Outcome | None:
@@ -84,6 +91,14 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "titan_4ranks--torn-metadata": ("step-10", ""),
     "titan_4ranks--half-saved-newest": ("step-10", ""),
     "titan_4ranks--flipped-tensor": ("step-10", ""),
+    "verl_sft--tracker-missing": (None, "there is no tracker file"),
+    "verl_sft--tracker-ahead": (None, "names global_step_99"),
+    "verl_sft--tracker-behind": ("global_step_4", ""),
+    "verl_sft--tracker-empty": (None, "expected a step"),
+    "verl_sft--loader-missing": ("global_step_12", "starts the epoch from the beginning"),
+    "verl_sft--loader-cut": ("global_step_12", "data_1.pt"),
+    "verl_sft--rank-file-missing": ("global_step_12", "optim_world_size_2_rank_1.pt"),
+    "verl_sft--renamed-copy": ("global_step_12", ""),
     "titan_last_model_only": ("step-7", "only weights"),
     "hf_only_model": ("checkpoint-6", "are re-initialized"),
 }

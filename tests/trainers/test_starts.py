@@ -94,6 +94,9 @@ OWN = {
         tracker=TRACKER,
         older="3",
     ),
+    "verl, fine-tuning": Own(
+        tree="verl_sft", saves="", takes=named(TRACKER, "global_step_{}".format), tracker=TRACKER, older="8"
+    ),
     "verl": Own(
         tree="verl_2ranks", saves="", takes=named(TRACKER, "global_step_{}".format), tracker=TRACKER, older="2"
     ),

@@ -13,10 +13,12 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.checkpoint import Content
-from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import Outcome, ResumePlan
+from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.errors import ExitCode
+from ckpttool.trainers.verl.loader import epoch_length
 from ckpttool.types import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import (
     chosen,
@@ -31,7 +33,7 @@ from tests.support.answers import (
     simulated,
     why_not,
 )
-from tests.support.trainer_trees import healthy
+from tests.support.trainer_trees import healthy, recount
 from tests.trainers.test_locate import deny
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -42,6 +44,12 @@ NEWEST = "global_step_3"
 def tree(tmp_path: Path) -> Path:
     """Three saves of two ranks."""
     return healthy("verl_2ranks", tmp_path)
+
+
+def write_state(file: Path, state: dict[str, object]) -> None:
+    """Write a loader's state as torch does."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data/data.pkl", pickle.dumps(state, protocol=2))
 
 
 def chosen_data(question: TreeQuestion, name: str) -> GoesOn:
@@ -125,17 +133,159 @@ class TestWhatTheSftTrainerSaves:
         assert chosen(plan(tuned)) == ("global_step_2", 2)
         assert codes(reasons(plan(tuned), NEWEST)) == {Code.SHARD_MISSING}
 
-    @pytest.mark.parametrize("state", ["data_0.pt", "data.pt"])
-    def test_goes_on_in_the_data_as_nobody_knows(self, tuned: Path, state: str) -> None:
-        for save in tuned.glob("global_step_*"):
-            (save / "data_0.pt").rename(save / state)
-        data = plan(tuned).data
-        assert isinstance(data, Unknown)
-        assert state in data.why
+    def test_is_short_of_a_loader_s_state_only_if_another_save_of_its_batch_size_has_more(self, tuned: Path) -> None:
+        """Two saves with the same number, or with the same global batch, have all of their data-parallel ranks."""
+        for save in ("global_step_2", NEWEST):
+            (tuned / save / "data_1.pt").unlink()
+        assert chosen(plan(tuned)) == (NEWEST, 3)
+
+
+class TestWhereTheDataOfTheSftTrainerGoOn:
+    """Each answer is what verl 0.9.1 itself did on two ranks with 5 batches an epoch."""
+
+    @pytest.fixture
+    def sft(self, tmp_path: Path) -> Path:
+        return healthy("verl_sft", tmp_path)
+
+    def test_within_an_epoch_each_loader_continues(self, sft: Path) -> None:
+        data = goes_on(plan(sft))
+        assert (data.effect, data.batches, data.repeated, data.lost) == (DataEffect.EXACT, 2, 0, 0)
+        assert "data.num_workers is 0" in data.exact_if
+
+    def test_a_single_save_does_not_show_how_long_an_epoch_is(self, sft: Path) -> None:
+        for name in ("global_step_8", "global_step_12"):
+            shutil.rmtree(sft / name)
+        (sft / TRACKER).write_text("4")
+        data = goes_on(plan(sft))
+        assert (data.effect, data.samples) == (DataEffect.UNKNOWN, 16)
+        assert data.exact_if[0] == "an epoch has more than 4 batches"
+
+    @pytest.fixture
+    def ended(self, sft: Path) -> Path:
+        """The newest save was made at the last batch of the third epoch."""
+        (sft / "global_step_12").rename(sft / "global_step_15")
+        for file in (sft / "global_step_15").glob("data_*.pt"):
+            recount(file, "samples_yielded", 4, 10)
+            recount(file, "_num_yielded", 2, 5)
+        (sft / TRACKER).write_text("15")
+        return sft
+
+    def test_at_an_epoch_s_last_batch_the_next_epoch_is_skipped(self, ended: Path) -> None:
+        answer = plan(ended)
+        assert (goes_on(answer).effect, goes_on(answer).lost) == (DataEffect.LOSES, 20)
+        (found,) = (each for each in answer.findings if each.code is Code.DATA_MISPLACED)
+        assert "move all data_N.pt files out of the save" in (found.remedy or "")
+
+    def test_which_the_remedy_prevents(self, ended: Path) -> None:
+        for file in (ended / "global_step_15").glob("data_*.pt"):
+            file.unlink()
+        answer = plan(ended)
+        assert (chosen(answer), goes_on(answer).effect) == (("global_step_15", 15), DataEffect.EXACT)
+        assert Code.DATA_MISPLACED not in codes(answer.findings)
+
+    @pytest.mark.parametrize(("old", "repeated"), [(None, None), (4, 8)])
+    def test_without_states_each_loader_starts_the_epoch_again(
+        self, sft: Path, old: int | None, repeated: int | None
+    ) -> None:
+        for file in (sft / "global_step_12").glob("data_*.pt"):
+            file.unlink()
+        data = goes_on(plan(sft, data=DataQuestion(old_global_batch=old)))
+        assert (data.effect, data.repeated, data.exact_if) == (DataEffect.RESTARTS, repeated, ())
+
+    def test_nor_is_it_known_without_them_whether_an_epoch_ended(self, sft: Path) -> None:
+        for file in sft.glob("global_step_*/data_*.pt"):
+            file.unlink()
+        data = goes_on(plan(sft))
+        assert data.effect is DataEffect.RESTARTS
+        assert "the save was made at the last batch of an epoch" in data.exact_if
+
+    @pytest.mark.parametrize(
+        ("ranks", "effect", "repeated"),
+        [(1, DataEffect.REPEATS, 4), (2, DataEffect.EXACT, 0), (4, DataEffect.UNKNOWN, None)],
+    )
+    def test_with_another_data_parallel_size_it_is_another_place(
+        self, sft: Path, ranks: int, effect: DataEffect, repeated: int | None
+    ) -> None:
+        data = goes_on(plan(sft, choice=ResumeQuestion(sizes=AskedSizes(data=ranks))))
+        assert (data.effect, data.repeated) == (effect, repeated)
+
+    @pytest.mark.parametrize(("save", "conditions"), [("global_step_4", 2), ("global_step_12", 0)])
+    def test_another_batch_size_may_be_another_epoch(self, sft: Path, save: str, conditions: int) -> None:
+        """In the first epoch, it is not, unless the epoch is shorter than that in steps of the new size."""
+        answer = ckpttool.resolve(
+            TreeQuestion(path=str(sft)), ResumeQuestion(name=save), DataQuestion(old_global_batch=4, new_global_batch=8)
+        )
+        assert isinstance(answer.decision, ResumePlan)
+        data = answer.decision.data
+        assert isinstance(data, GoesOn)
+        assert (data.effect, len(data.exact_if)) == (DataEffect.UNKNOWN, conditions)
+
+    def test_loaders_that_are_apart_or_torn_tell_no_place(self, sft: Path) -> None:
+        recount(sft / "global_step_12" / "data_1.pt", "_num_yielded", 2, 1)
+        assert "different numbers of batches" in (goes_on(plan(sft)).why or "")
+        for rank in range(2):
+            write_state(sft / "global_step_12" / f"data_{rank}.pt", {"_iterator_finished": False})
+        assert "do not show" in (goes_on(plan(sft)).why or "")
+
+    @pytest.mark.parametrize(("since", "samples"), [(0, 16), (1, None)])
+    def test_a_loader_with_processes_of_its_own(self, sft: Path, since: int, samples: int | None) -> None:
+        """Counted as of its last snapshot, which is older than its last batch if that is not zero batches ago."""
+        for name in ("global_step_8", "global_step_12"):
+            shutil.rmtree(sft / name)
+        (sft / TRACKER).write_text("4")
+        main = {"_num_workers": 3, "_sampler_iter_state": {"samples_yielded": 8 - 2 * since}}
+        snapshot = {"_snapshot_step": 4 - since, "_main_snapshot": main}
+        for rank in range(2):
+            state = {"_snapshot": snapshot, "_steps_since_snapshot": since}
+            write_state(sft / "global_step_4" / f"data_{rank}.pt", state)
+        data = goes_on(plan(sft))
+        assert (data.batches, data.samples) == (4, samples)
+        assert "data.num_workers is 3" in data.exact_if
+
+    def test_with_one_loader_for_all_ranks_the_condition_says_so(self, sft: Path) -> None:
+        for file in sft.glob("global_step_*/data_1.pt"):
+            file.unlink()
+        assert "the run has 1 data-parallel rank" in goes_on(plan(sft)).exact_if
+
+    def test_its_own_start_needs_no_state(self, sft: Path) -> None:
+        (sft / "global_step_12" / "data_1.pt").unlink()
+        told = simulated(sft)
+        assert (told.would_resume, told.outcome) == ("global_step_12", Outcome.LOADS)
+        assert "global_step_12/data_1.pt" in told.because
+        assert chosen(plan(sft)) == ("global_step_8", 8)
+
+
+@pytest.mark.parametrize(
+    ("counts", "length"),
+    [
+        ({4: 4, 8: 3, 12: 2}, 5),
+        ({5: 5, 10: 5}, 5),
+        ({4: 4}, None),  # the first epoch shows no end
+        ({4: 4, 12: 2}, None),  # 5 or 10 batches
+        ({4: 4, 14: 4}, None),
+        ({4: 5, 9: 4}, None),  # more batches than steps
+        ({}, None),
+    ],
+)
+def test_the_length_of_an_epoch_follows_from_saves_in_several(counts: dict[int, int], length: int | None) -> None:
+    assert epoch_length(counts) == length
 
 
 class TestItsOwnRetention:
-    """`max_actor_ckpt_to_keep` takes `actor/` away and leaves `data.pt`."""
+    """`max_actor_ckpt_to_keep` takes `actor/` away and leaves `data.pt`, and `critic/` if all of these are kept."""
+
+    @pytest.mark.parametrize("removed", ["actor", "critic"])
+    def test_of_one_of_two_models_leaves_no_checkpoint_and_no_alarm(self, tree: Path, removed: str) -> None:
+        for step in (1, 2, 3):
+            shutil.copytree(tree / f"global_step_{step}" / "actor", tree / f"global_step_{step}" / "critic")
+        for step in (1, 2):
+            shutil.rmtree(tree / f"global_step_{step}" / removed)
+        found = scanned(tree)
+        assert [save.name for save in found.checkpoints] == [NEWEST]
+        assert codes(found.findings) == {Code.STRAY_FILE}
+        assert (chosen(plan(tree)), cli("scan", str(tree)).exit_code) == ((NEWEST, 3), ExitCode.OK)
+        (tree / NEWEST / "actor" / "model_world_size_2_rank_0.pt").unlink()
+        assert set(dict(why_not(refusal(tree)))) == {NEWEST}
 
     def test_leaves_no_checkpoint_and_no_alarm(self, tree: Path) -> None:
         shutil.rmtree(tree / "global_step_1" / "actor")
@@ -207,8 +357,7 @@ class TestWhereTheDataGoOn:
         state: dict[str, object] = {"_iterator_finished": False}
         if inside is not None:
             state |= {"_snapshot": {"_snapshot_step": inside - 1}, "_steps_since_snapshot": 1}
-        with zipfile.ZipFile(tree / NEWEST / "data.pt", "w") as archive:
-            archive.writestr("data/data.pkl", pickle.dumps(state, protocol=2))
+        write_state(tree / NEWEST / "data.pt", state)
         data = goes_on(plan(tree))
         assert (data.effect, data.batches) == (DataEffect.UNKNOWN, batches)
 

@@ -27,8 +27,9 @@ That trainer trains one model, whose files are in the save's folder itself.
 """
 DATA = "data.pt"
 """Position of the data loader; the driver has one for all ranks."""
-DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
+DATA_OF_RANK = r"data_([0-9]{1,7})\.pt"
 """The same for the SFT trainer, which has a loader on each data-parallel rank."""
+DATA_OF_FIRST_RANK = "data_0.pt"
 
 SAVE = rf"global_step_([0-9]{{1,{STEP_DIGITS}}})"
 STATES = r"(?P<kind>model|optim|extra_state)_world_size_(?P<world>[0-9]{1,7})_rank_(?P<rank>[0-9]{1,7})\.pt"

@@ -1,7 +1,9 @@
 """Effects of verl on a resume: its data loader's position, and the numbers of ranks that verl cannot use.
 
-Source: runs of torchdata 0.11.0: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves
-inside its loop, yields no batch after a restore; any other loader continues with the next batch.
+Source:
+    Runs of torchdata 0.11.0: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside
+    its loop, yields no batch after a restore; any other loader continues with the next batch. At that batch,
+    `_load_checkpoint` of verl 0.9.1 does not load the state, so that the loader starts with the first epoch's order.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import against_size, consumed, effect_findings
-from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import plain_values
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.verl import DATA, TRAINER, holds_a_model, is_data
+from ckpttool.trainers.verl import DATA, TRAINER, holds_a_model
 from ckpttool.trainers.verl.loader import batches_in
 
 if TYPE_CHECKING:
@@ -26,10 +28,6 @@ if TYPE_CHECKING:
 
 _NO_STATE = "the save has no data.pt, so the loader starts with its first batch"
 _OTHER_BATCHES = "data.pt counts batches of the old size"
-_LOADERS = (
-    "verl's SFT trainer has a loader on each data-parallel rank, and ckpttool does not know how they continue from "
-    "{name}"
-)
 _STATE = "the driver's single loader continues from its own state"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, after which torchdata 0.11 yields no batches"
 _AS_THEY_WERE = "the data set and data.train_batch_size are unchanged"
@@ -40,13 +38,17 @@ _MOST_SAVES = 16
 def effects(resume: Resume) -> Effects:
     """Return the position of the loader.
 
-    Only the driver has a loader, so the number of ranks changes nothing. The SFT trainer has no driver, so the position
-    of its loaders is unknown.
+    With a driver, only the driver has a loader, so the number of ranks changes nothing. In the SFT trainer, each
+    data-parallel rank has a loader.
     """
     checkpoint = resume.plan.point.checkpoint
-    state = _loaders_state(checkpoint)
-    if state is not None:
-        return Effects(position=Unknown(why=_LOADERS.format(name=state)), settings=(), findings=())
+    if is_fine_tuning(checkpoint):
+        from ckpttool.trainers.verl.fine_tuning import fine_tuning_position
+
+        position, remedy = fine_tuning_position(resume)
+        return Effects(
+            position=position, settings=(), findings=effect_findings(position, title=TRAINER.title, remedy=remedy)
+        )
     read = consumed(resume.plan, resume.inventory, resume.data)
     path = f"{checkpoint.name}/{DATA}"
     if all(shard.path != path for shard in checkpoint.shards):
@@ -74,15 +76,13 @@ def effects(resume: Resume) -> Effects:
     )
 
 
-def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return the name of a loader state that the SFT trainer saved; None if it is missing, or the driver saved it."""
-    names = {
+def is_fine_tuning(checkpoint: Checkpoint) -> bool:
+    """Return whether the SFT trainer wrote a save: the model's files are in the save's own folder."""
+    return holds_a_model(
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
         if posixpath.dirname(shard.path) == checkpoint.name
-    }
-    states = sorted(filter(is_data, names))
-    return states[0] if states and holds_a_model(names) else None
+    )
 
 
 def _is_within(batches: int | None) -> str:

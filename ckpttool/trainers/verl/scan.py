@@ -45,6 +45,8 @@ from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import (
     DATA,
+    DATA_OF_FIRST_RANK,
+    DATA_OF_RANK,
     KINDS,
     OWN_ROLE,
     ROLES,
@@ -55,7 +57,7 @@ from ckpttool.trainers.verl import (
     is_data,
     step_of,
 )
-from ckpttool.trainers.verl.loader import batches_in
+from ckpttool.trainers.verl.loader import batches_in, samples_in
 
 _LOADER_LIMIT = 1 << 20
 """Maximum bytes of a loader's state to compare; a real state has about 2,000."""
@@ -101,9 +103,9 @@ class _Save:
     findings: tuple[Finding, ...]
 
     @property
-    def is_bare(self) -> bool:
-        """Whether the save contains only the position of a data loader."""
-        return not (self.roles or self.findings)
+    def models(self) -> set[str]:
+        """Names of the models that have a folder, intact or not."""
+        return {role.name for role in self.roles}
 
     @property
     def is_fine_tuning(self) -> bool:
@@ -125,7 +127,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     tracked, trouble = _tracker(storage, set(names))
     emptied = _emptied(looked_at, tracked)
     seen_saves = [save for save in looked_at if save.name not in emptied]
-    checkpoints = [_checkpoint(save, seen_saves) for save in seen_saves]
+    checkpoints = [_checkpoint(storage, save, seen_saves) for save in seen_saves]
     counts = _batches(storage, checkpoints)
     checkpoints = _with_identities(storage, checkpoints, counts)
     known_names = {TRACKER, OWN_FOLDER, *names}
@@ -136,16 +138,18 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         ]
     checkpoints = list(_confirmed(checkpoints, counts, tracked))
     checkpoints = list(_with_exchanged_names(checkpoints, counts))
-    if tracked is None:
+    last = 0 if tracked is None else tracked.step or 0
+    if any((save.step or 0) > last for save in checkpoints):
         updates = _updates(storage, checkpoints)
-        checkpoints = list(_with_other_updates(checkpoints, counts, updates))
-        trouble += _named_only(checkpoints, counts, updates)
+        checkpoints = list(_with_other_updates(checkpoints, counts, updates, last=last))
+        if tracked is None:
+            trouble += _named_only(checkpoints, counts, updates)
     return Inventory(
         root=storage.root,
         layout=TRAINER.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
-        findings=in_order((*map(stray, strays), *map(_left_over, emptied), *trouble)),
+        findings=in_order((*map(stray, strays), *(_left_over(*removed) for removed in emptied.items()), *trouble)),
         strays=(*strays, *emptied),
         tracked=tracked,
     )
@@ -238,19 +242,25 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
 
 
 def _with_other_updates(
-    saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
+    saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int], *, last: int
 ) -> Iterator[Checkpoint]:
     """Yield the saves, with a finding for each save that counts a different number of updates.
 
     A run that started with a different run's weights, or that trains only its critic at first, counts fewer in all of
     its saves, by the same number. Several updates per step are usual.
+
+    Args:
+        saves: All saves, by step.
+        counts: Number of batches that each save had read in its epoch, by its name.
+        updates: Number of updates that each save counts, by its name.
+        last: The step that the tracker confirms, with all before; 0 if there is no tracker.
     """
     lags = Counter((save.step or 0) - updates[save.name] for save in saves if save.name in updates)
     most = 0
     for save in saves:
         step, count, made = save.step or 0, counts.get(save.name), updates.get(save.name, 0)
         is_doubted = any(finding.code is Code.STEP_DISAGREES for finding in save.findings)
-        is_confirmed = not made or step in {made, count}
+        is_confirmed = not made or step in {made, count} or step <= last
         is_behind = made < max(step, most) and lags[step - made] == 1
         if is_doubted or is_confirmed or not (is_behind or made == count):
             most = most if is_doubted else max(most, made)
@@ -368,20 +378,27 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
     return is_next and not may_be_renamed
 
 
-def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
-    """Return the folders whose models verl's own retention removed.
+def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> dict[str, list[str]]:
+    """Return the folders from which verl's own retention removed models, each with the names of these models.
 
-    At least one newer save still has models.
+    At least one newer save still has all models.
 
-    Source: `max_actor_ckpt_to_keep`, which deletes `actor/` and keeps `data.pt` next to it.
+    Source: `max_actor_ckpt_to_keep` and `max_critic_ckpt_to_keep`, which delete `actor/` or `critic/`, and keep the
+    rest of the save.
     """
-    last = max((index for index, save in enumerate(saves) if save.roles), default=0)
+    models = {role.name for save in saves for role in save.roles if role.kinds}
+    last = max((index for index, save in enumerate(saves) if save.models >= models), default=0)
     named = None if tracked is None else tracked.name
-    return [save.name for save in saves[:last] if save.data and save.is_bare and save.name != named]
+    return {
+        save.name: sorted(models - save.models)
+        for save in saves[:last]
+        if save.data and not save.findings and save.models < models and save.name != named
+    }
 
 
-def _left_over(name: str) -> Finding:
-    message = "its models were deleted and only data.pt remains, as after verl's own retention: not a checkpoint"
+def _left_over(name: str, models: Sequence[str]) -> Finding:
+    removed = " and ".join(f"{model}/" if model else "the model" for model in models)
+    message = f"{removed} was deleted and the rest remains, as after verl's own retention: not a checkpoint"
     return note(Code.STRAY_FILE, message, path=name)
 
 
@@ -459,7 +476,7 @@ def _shard(storage: Storage, path: str, rank: Rank | None, role: ShardRole, opti
     return Shard(path=path, rank=rank, role=role, format=FormatName.TORCH_ZIP, stamp=stamp)
 
 
-def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
+def _checkpoint(storage: Storage, save: _Save, saves: Sequence[_Save]) -> Checkpoint:
     step = step_of(save.name)
     kinds = {role.name: _kinds(saves, role.name) for role in save.roles}
     findings = (*save.findings, *(finding for role in save.roles for finding in role.findings), *_lacks(save, saves))
@@ -481,7 +498,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
                 for kind in sorted(kinds[role.name])
                 for rank in range(role.world or 0)
             ),
-            *_loaders(save, saves),
+            *_loaders(storage, save, saves),
         ),
         commit=CommitState.UNRECORDED,
         content=_content(frozenset().union(*kinds.values())),
@@ -497,10 +514,12 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Ma
     doubtful = {save.name for group in by_digest.values() if len(group) > 1 for save in group}
     if not doubtful:
         return checkpoints
+    # Each epoch counts its batches from 0, but the updates of the weights are counted over all epochs.
+    orders = _updates(storage, checkpoints) or counts
     return [
         replace(
             save,
-            order=counts.get(save.name),
+            order=orders.get(save.name),
             identity=_identity(storage, save) if save.name in doubtful else None,
         )
         for save in checkpoints
@@ -552,20 +571,39 @@ def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
     )
 
 
-def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
+def _loaders(storage: Storage, save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
     """Yield the files of all data-parallel ranks' loaders.
 
-    A different save of equal size shows how many there are.
+    The highest number in saves of equal size shows how many there are, unless the number changed between the saves.
     """
+    if not (save.is_fine_tuning and save.data):
+        return
     worlds = {role.world for role in save.roles}
     same_world = [
         save_seen
         for save_seen in saves
         if save_seen.is_fine_tuning and {role.world for role in save_seen.roles} == worlds
     ]
-    names = {posixpath.basename(shard.path) for save_seen in same_world for shard in save_seen.data}
-    for name in sorted(names) if save.is_fine_tuning and save.data else ():
-        yield f"{save.name}/{name}"
+    fullest = max(same_world, key=lambda save_seen: len(save_seen.data))
+    if len(fullest.data) > len(save.data):
+        has_same_number = sum(len(save_seen.data) == len(save.data) for save_seen in same_world) > 1
+        if has_same_number or _global_batch(storage, save) == _global_batch(storage, fullest):
+            fullest = save
+    ranks = [int(match[1]) for path in _paths(fullest.data) if (match := re.search(f"/{DATA_OF_RANK}$", path))]
+    if ranks and max(ranks) < MAX_RANKS:
+        for rank in range(max(ranks) + 1):
+            yield f"{save.name}/data_{rank}.pt"
+
+
+def _paths(shards: Iterable[Shard]) -> list[str]:
+    return [shard.path for shard in shards]
+
+
+def _global_batch(storage: Storage, save: _Save) -> int | float:
+    """Return the samples per step over all loaders that have a state; NaN, which equals nothing, if unknown."""
+    state = first_value(storage, _paths(save.data))
+    batches, samples = batches_in(state), samples_in(state)
+    return math.nan if not batches or samples is None else len(save.data) * samples / batches
 
 
 def _content(kinds: frozenset[str]) -> Content:
@@ -585,8 +623,9 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
         remedy = "resume from another checkpoint; if a save is in progress, wait for it"
         yield suspect(Code.METADATA_INCOMPLETE, message, path=save.name, remedy=remedy)
     if not save.data:
-        message = "there is no data.pt, so the position in the data is unknown: verl starts the data from the beginning"
-        yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{DATA}")
+        name, start = (DATA_OF_FIRST_RANK, "the epoch") if save.is_fine_tuning else (DATA, "the data")
+        message = f"there is no {name}, so the position in the data is unknown: verl starts {start} from the beginning"
+        yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{name}")
 
 
 def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
