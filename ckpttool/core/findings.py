@@ -1237,7 +1237,7 @@ class Code(metaclass=Rows):
 
     META_UNREADABLE = Row(
         "meta-unreadable",
-        weights=(NOTE, UNKNOWN, DAMAGE),
+        weights=(NOTE, SUSPECT, UNKNOWN, DAMAGE),
         group="Records",
         headline="A record of the trainer cannot be read",
         meaning=(
@@ -1246,12 +1246,13 @@ class Code(metaclass=Rows):
             "for loading. prune deletes nothing while a record cannot be read, because it may name a checkpoint to "
             "delete."
         ),
-        evidence="The JSON is parsed strictly: a duplicate key, NaN, or text instead of a number is an error.",
+        evidence="JSON is parsed strictly: a duplicate key, NaN, or text for a number is an error.",
         trainers={
             "MindFormers": (
                 "Skips a broken meta.json and uses those of the other ranks. If no rank has a valid one, 1.6 to 2.1 "
                 "stop with a TypeError for safetensors. A broken common.json stops it."
             ),
+            "OLMo-core": "Checks only that .metadata.json exists.",
         },
         to_do=(
             "For meta.json, nothing. For the others, resume from another checkpoint:",

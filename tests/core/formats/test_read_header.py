@@ -33,6 +33,7 @@ REAL = sorted(
     if path.suffix in {".ckpt", ".safetensors"}
     and "strategy" not in str(path.relative_to(FIXTURES))  # how tensors are cut, no tensors
     and "layouts" not in path.parts  # of other trainers, some on purpose not whole: their truth stands beside them
+    and "resumed_runs" not in path.parts  # a save of Lightning, beside its logs
 )
 
 
