@@ -81,8 +81,9 @@ def _part(judged: Judged) -> Document:
 def table(answer: Postflight) -> RenderableType:
     """Show the answer, the four parts, the repeated losses, and the usual causes of the faults."""
     outcome = answer.conclusion.outcome
-    parts: list[RenderableType] = [line(shown(answer.headline), style=_STYLES[outcome]), line()]
-    parts.append(Pairs(_row(judged) for judged in answer.aspects))
+    parts: list[RenderableType] = [line(shown(answer.headline), style=_STYLES[outcome])]
+    if answer.comparison is not None:
+        parts += [line(), Pairs(_row(judged) for judged in answer.aspects)]
     if any(judged.state is State.PROVEN for judged in answer.aspects if judged.aspect is not Aspect.POSITION):
         parts += [line(), line(_PROVEN, style="dim")]
     for assumption in answer.assumptions:

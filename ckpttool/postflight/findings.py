@@ -6,6 +6,8 @@ from ckpttool.core.findings import NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 _MEASURED = "The thresholds come from 249 small training runs, printed in 38 ways; no logs of GPUs or NPUs yet."
 
+_SEEN = "The causes in Hugging Face's Trainer and in Lightning were seen in runs; the others were read in code."
+
 _AGAIN = "    ckpttool postflight DIR"
 
 
@@ -25,7 +27,7 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The first logged step is compared with the step of the plan or of --from-step, and with the steps of the "
-            "checkpoints in the tree."
+            "checkpoints in the tree. " + _SEEN
         ),
         trainers={
             "MindFormers": (
@@ -33,10 +35,13 @@ class PostflightCode(metaclass=Rows):
                 "Name the checkpoint in the config, as `launch` does."
             ),
             "Hugging Face's Trainer": (
-                "`resume_from_checkpoint=True` loads the folder with the highest number. Give the path of the planned "
-                "checkpoint."
+                "`resume_from_checkpoint=True` loads the folder with the highest number: give the path. Without it, "
+                "even after `from_pretrained`, the steps begin at 1."
             ),
-            "Lightning": "`ckpt_path='last'` loads the newest file named last*.ckpt. Give the path of the checkpoint.",
+            "Lightning": (
+                "`ckpt_path='last'` loads the newest file named last*.ckpt: give the path. Without `ckpt_path`, even "
+                "after `load_from_checkpoint`, the steps begin at 0."
+            ),
             "Megatron-LM": "It loads the iteration in latest_checkpointed_iteration.txt, unless `--ckpt-step` is set.",
             "torchtitan": "It loads the newest step, unless `--checkpoint.load_step` is set.",
         },
@@ -60,15 +65,15 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The learning rate of every step that both runs log is compared, to six digits. It differs from the first "
-            "run's value at the same step, and equals its value as many steps after the start."
+            "run's value at the same step, and equals its value as many steps after the start. " + _SEEN
         ),
         trainers={
             "MindFormers": "The weights were loaded without `resume_training`, as for fine-tuning.",
             "Hugging Face's Trainer": (
-                "The checkpoint has no scheduler.pt, or the weights were loaded with `from_pretrained` instead of "
-                "`resume_from_checkpoint`."
+                "The checkpoint has no scheduler.pt or no optimizer.pt, for example with `save_only_model`. Without "
+                "one, Trainer silently loads neither."
             ),
-            "Lightning": "The weights were loaded with `load_from_checkpoint`. Pass `ckpt_path` to `fit`.",
+            "Lightning": "`lr_schedulers` in the checkpoint is an empty list, which Lightning loads silently.",
             "Megatron-LM": (
                 "`--finetune`, or `--no-load-optim`; `--override-opt_param-scheduler` replaces the saved schedule."
             ),
@@ -93,12 +98,16 @@ class PostflightCode(metaclass=Rows):
             "do not show the learning rate, it may be the cause instead."
         ),
         evidence=(
-            "The difference grows from at most 0.4 % of the step noise to more than 5 % within five steps. " + _MEASURED
+            "The difference grows from at most 0.4 % of the step noise to more than 5 % within five steps; or only the "
+            "first step has the learning rate of a new optimizer. " + _MEASURED + " " + _SEEN
         ),
         trainers={
             "MindFormers": "The weights were loaded without `resume_training`, or from files that have only weights.",
-            "Hugging Face's Trainer": ("The checkpoint has no optimizer.pt, for example with `save_only_model`."),
-            "Lightning": "The weights were loaded with `load_from_checkpoint`. Pass `ckpt_path` to `fit`.",
+            "Hugging Face's Trainer": (
+                "The checkpoint has no optimizer.pt or no scheduler.pt: without one, Trainer silently loads neither. "
+                "If the learning rate varies, its schedule begins again, too."
+            ),
+            "Lightning": "`optimizer_states` in the checkpoint is an empty list, which Lightning loads silently.",
             "Megatron-LM": "`--no-load-optim`, `--no-save-optim` or `--finetune`.",
             "torchtitan": "`optimizer` is in `checkpoint.exclude_from_loading`, or only the model was saved.",
         },
@@ -121,7 +130,7 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The changes of the loss from step to step are compared with those of the first run at every offset; one "
-            "offset correlates far better than all others. " + _MEASURED
+            "offset correlates far better than all others. " + _MEASURED + " " + _SEEN
         ),
         trainers={
             "MindFormers": (
@@ -155,7 +164,10 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The changes of the loss over the repeated steps correlate by at most 0.5 with those of the first run; "
-            "with the same data they correlate by at least 0.7 even if another part is wrong. " + _MEASURED
+            "with the same data they correlate by at least 0.7 even if another part is wrong. "
+            + _MEASURED
+            + " "
+            + _SEEN
         ),
         trainers={
             "MindFormers": (
@@ -163,7 +175,7 @@ class PostflightCode(metaclass=Rows):
                 "changed."
             ),
             "Hugging Face's Trainer": "`seed`, `data_seed`, the batch size or the number of ranks changed.",
-            "Lightning": "A shuffled loader without a saved state draws another order.",
+            "Lightning": "A shuffled loader without a saved state draws another order, in the middle of an epoch.",
             "Megatron-LM": "`--seed`, `--data-path`, `--split` or the number of training samples changed.",
             "torchtitan": "The number of data-parallel ranks, the seed or the data set changed.",
         },
@@ -190,7 +202,7 @@ class PostflightCode(metaclass=Rows):
             + _MEASURED
         ),
         trainers={
-            "Hugging Face's Trainer": "The checkpoint has no rng_state file for a rank.",
+            "Hugging Face's Trainer": "The checkpoint has no rng_state file for a rank; Trainer does not report it.",
             "Megatron-LM": "`--no-load-rng`, or `--no-save-rng`.",
         },
         to_do=("If both runs have the same ranks, precision and devices, check the settings above; else accept it.",),
@@ -235,12 +247,14 @@ class PostflightCode(metaclass=Rows):
         ),
         evidence=(
             "The first losses of the resumed run are compared with the start of the first run and with the level "
-            "around each save. " + _MEASURED
+            "around each save. " + _MEASURED + " " + _SEEN
         ),
         trainers={
             "MindFormers": "An empty folder, or a path on which nothing matches, starts from random weights.",
-            "Hugging Face's Trainer": "`resume_from_checkpoint` was not passed, or the names of the weights differ.",
-            "Lightning": "`ckpt_path='last'` without a last*.ckpt starts from scratch, with a warning.",
+            "Hugging Face's Trainer": "`resume_from_checkpoint` was not passed to `train`.",
+            "Lightning": (
+                "`ckpt_path` was not passed to `fit`, or it is 'last' without a last*.ckpt, which is only a warning."
+            ),
             "Megatron-LM": "`--load` names a folder without a tracker file.",
             "torchtitan": "Checkpoints are off, or the folder has none.",
         },
@@ -281,8 +295,9 @@ class PostflightCode(metaclass=Rows):
         headline="The logs do not show whether the resume is right",
         meaning=(
             "Nothing contradicts the plan, but a part is not proven: the resumed run has not repeated enough steps, "
-            "the first run logged nothing after the save, the loss is printed with too few digits, or the batch size "
-            "changed. The message says which."
+            "the first run logged nothing after the save, the loss is printed with too few digits, the batch size "
+            "changed, or the trainer restores neither dropout masks nor the order of the next epoch. The message says "
+            "which."
         ),
         evidence=(
             "Data and weights have to be equal to within 1 % of the step noise, and ten repeated steps have to show "

@@ -23,7 +23,7 @@ from ckpttool.postflight.read.logs import Runs, runs_in, runs_of
 from ckpttool.postflight.read.new_order import draws_new_order
 from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
 from ckpttool.postflight.rules.columns import ENOUGH
-from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare
+from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare, interval_of
 from ckpttool.postflight.rules.samples import in_steps_of, judged_by_samples
 from ckpttool.trainers.registry import log_reader, trainers
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import StepMetrics
     from ckpttool.trainers.base import Trainer
 
+_HISTORY = (
+    "the log of the resumed run also has the steps of the runs before it, so it does not show where the run began: "
+    "give a log of the resumed run alone"
+)
 POLL_SECONDS = 5.0
 """Seconds between two reads of the logs while waiting."""
 
@@ -87,7 +91,8 @@ class _Facts:
     @property
     def logger(self) -> Trainer | None:
         """The trainer that wrote the logs in its own format; None if the format is a general one."""
-        return next((one for one in trainers() if self.runs.formats & {log.name for log in one.log_formats}), None)
+        formats = self.runs.before_formats | self.runs.after_formats
+        return next((one for one in trainers() if formats & {log.name for log in one.log_formats}), None)
 
     def batch_sizes(self, saved: Step) -> tuple[float | None, float | None]:
         """Return the global batch sizes before and after the resume, by the plan, the config, the save or the logs."""
@@ -140,6 +145,7 @@ def _judged(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion,
         question.after,
         root=root,
         starts=() if scanned is None else start_logs(scanned),
+        histories=_histories(),
         may_be_absent=may_wait,
     )
     return _compared(_Facts(tree=scanned, plan=plan, question=tree, runs=runs), question)
@@ -176,6 +182,11 @@ def last_resume(tree: Tree, logs: LogQuestion, allowed: tuple[Row, ...] = ()) ->
     )
 
 
+def _histories() -> frozenset[str]:
+    """Return the formats of logs that also have the steps of earlier starts."""
+    return frozenset(trainer.history_format for trainer in trainers() if trainer.history_format)
+
+
 def start_logs(tree: Tree) -> tuple[str, ...]:
     """Return the logs near a tree if each start has its own, oldest first; else none."""
     return () if tree.trainer is None else tree.trainer.start_logs(tree.storage.root)
@@ -192,8 +203,15 @@ def _compared(facts: _Facts, question: PostflightQuestion) -> Postflight:
     runs = facts.runs if saved is None else facts.runs.through(saved)
     facts = replace(facts, runs=runs)
     resumed = Resumed(saved=saved, source=source, before=runs.before_names, after=runs.after_names)
+    if runs.after and _histories() & runs.after_formats:
+        return _answer(facts, question, resumed, why=_HISTORY)
+    if _histories() & runs.before_formats:  # the resumed run may have written the later steps
+        runs = replace(runs, before=[row for row in runs.before if saved is None or row.step <= saved])
+        facts = replace(facts, runs=runs)
     if not runs.after or saved is None:
         return _answer(facts, question, resumed, why=_why_not_yet(facts, saved))
+    if unreached := _unreached(facts, saved, source):
+        return _answer(facts, question, resumed, why=unreached)
     try:
         comparison = compare(runs.before, runs.after, _resume(facts, saved, source))
     except NothingToCompare as error:
@@ -220,7 +238,7 @@ def _scanned(tree: TreeQuestion, plan: Plan | None, question: PostflightQuestion
     try:
         return scan(tree)
     except (UnknownLayoutError, IncompleteError):
-        if is_named or not has_logs:
+        if is_named or not (question.before or question.after):
             raise
         if has_step:  # the plan was made on another machine
             return None
@@ -252,6 +270,18 @@ def _why_not_yet(facts: _Facts, saved: Step | None) -> str:
     return (
         "the logs show one run: the resumed run has not logged a step yet, or it repeats none; if it has its own log, "
         "give it with --after"
+    )
+
+
+def _unreached(facts: _Facts, saved: Step, source: StepSource | None) -> str | None:
+    """Return why the run cannot have resumed from a save: only the resumed run reached its step."""
+    before, after = facts.runs.before, facts.runs.after
+    if not before or not after[0].step <= saved <= after[-1].step or saved < before[-1].step + interval_of(before):
+        return None
+    named = "the plan names" if source is StepSource.PLAN else "--from-step names"
+    return (
+        f"{named} step {saved}, which the first run did not reach: the resumed run has saved it. Make the plan before "
+        "the run resumes, or give the step that it resumed from with --from-step"
     )
 
 

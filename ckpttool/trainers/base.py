@@ -334,6 +334,8 @@ class Trainer:
     """The `LayoutSigns` of these layouts, in the same order."""
     log_formats_at: tuple[str, ...] = ()
     """Formats of the trainer's logs, each a `LogFormat`, most specific first."""
+    history_format: str = ""
+    """Name of its log format that also has the steps of earlier starts, so that it does not show where one began."""
     logs_mean_loss: bool = False
     """Whether a log line contains the mean loss since the previous line, instead of the loss of one step."""
     log_places_at: str | None = None

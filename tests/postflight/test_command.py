@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ckpttool.postflight import verbs
 from ckpttool.types import PostflightQuestion
 from tests.cli.test_exit_codes import assert_error
 from tests.conftest import FIXTURES, Golden
+from tests.core.logs.test_tensorboard import VERSION, event, record, scalar
 from tests.postflight.logged_runs import BEFORE, after, mindformers_lines, rows_of, up_to, write_rows
 from tests.support.commands import Said, ask
 from tests.support.trees import TreeBuilder
@@ -196,6 +198,23 @@ class TestTree:
         assert said.json["findings"][0]["remedy"].startswith("usual cause in MindFormers: ")
 
     @pytest.mark.usefixtures("tree")
+    def test_a_newer_save_than_the_planned_one_is_a_wrong_position_too(self) -> None:
+        logs = ("--before", BEFORE, "--from-step", "450", "--json")
+        said = ask("postflight", "output", *logs, "--after", after("exact"))
+        assert (said.code, said.json["loaded_step"], codes(said)) == (10, 500, ["resume-position-wrong"])
+        assert states(said)[1:] == ["proven"] * 3
+        assert said.json["summary"].endswith("it continues at step 501, not after step 450")
+
+    @pytest.mark.usefixtures("tree")
+    def test_a_step_that_only_the_resumed_run_reached_is_not_where_it_began(self, tmp_path: Path) -> None:
+        before = write_rows(tmp_path / "before.csv", up_to(rows_of(BEFORE), 520))
+        logs = ("--before", before, "--after", after("exact"), "--json")
+        said = ask("postflight", *logs, "--from-step", "550")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert "the first run did not reach" in said.json["missing"]
+        assert ask("postflight", *logs, "--from-step", "500").code == ExitCode.OK
+
+    @pytest.mark.usefixtures("tree")
     def test_another_number_of_ranks_changes_the_arithmetic_lawfully(self) -> None:
         logs = ("--before", BEFORE, "--after", after("rng_lost"), "--json")
         assert ask("postflight", "output", *logs).code == ExitCode.DAMAGE
@@ -206,6 +225,10 @@ class TestTree:
     @pytest.mark.usefixtures("tree")
     def test_no_log_near_the_tree_is_an_error(self) -> None:
         assert_error(ask("postflight"), ExitCode.USAGE, "no training log was found near the checkpoints")
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 1 << 7 else bytes([number & 0x7F | 0x80, number >> 7])
 
 
 def plan(**changes: object) -> str:
@@ -293,6 +316,44 @@ class TestPlan:
         assert_error(said, ExitCode.NOTHING_TO_RESUME, "chooses no checkpoint")
 
 
+class TestHistories:
+    """`trainer_state.json` has the steps of all starts that led to its save."""
+
+    def history(self, path: Path, log: str) -> str:
+        entries = [
+            {"step": int(row["step"]), "loss": float(row["loss"]), "grad_norm": float(row["grad_norm"])}
+            for row in [*up_to(rows_of(BEFORE), 500), *(row for row in rows_of(log) if int(row["step"]) > 500)]
+        ]
+        path.write_text(json.dumps({"log_history": entries}))
+        return str(path)
+
+    def test_it_does_not_show_where_the_resumed_run_began(self, tmp_path: Path) -> None:
+        log = self.history(tmp_path / "trainer_state.json", after("exact"))
+        said = ask("postflight", "--before", BEFORE, "--after", log, "--from-step", "500", "--json")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert "does not show where the run began" in said.json["missing"]
+
+    def test_its_steps_after_the_save_may_be_those_of_the_resumed_run(self, tmp_path: Path) -> None:
+        log = self.history(tmp_path / "trainer_state.json", BEFORE)
+        said = ask("postflight", "--before", log, "--after", after("optimizer_lost"), "--from-step", "500", "--json")
+        assert (said.code, codes(said)) == (ExitCode.INCOMPLETE, ["resume-not-shown"])
+        assert "logged no step after step 500" in said.json["missing"]
+
+
+class TestStarts:
+    """Logs of several starts in a folder."""
+
+    def test_an_exact_repetition_is_not_another_rank_of_the_first_run(self, tmp_path: Path) -> None:
+        for started, log in ((1700000000, BEFORE), (1700009000, after("exact"))):
+            data = record(VERSION)
+            for row in rows_of(log):
+                values = [scalar("loss", float(row["loss"])), scalar("grad_norm", float(row["grad_norm"]))]
+                data += record(b"\x09" + struct.pack("<d", started) + event(varint(int(row["step"])), *values))
+            (tmp_path / f"events.out.tfevents.{started}.host").write_bytes(data)
+        for option in ("--before", "--after"):
+            assert ask("postflight", option, str(tmp_path), "--from-step", "500").code == ExitCode.OK
+
+
 class TestErrors:
     def test_a_log_that_does_not_exist(self) -> None:
         said = ask("postflight", "--before", "absent.log", "--after", after("exact"), "--from-step", "500")
@@ -340,6 +401,14 @@ class TestWaiting:
         monkeypatch.setattr(time, "sleep", lambda _seconds: write_rows(tmp_path / "after.csv", rows))
         said = ask("postflight", *logs, "--wait", "1h")
         assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-other-checkpoint"])
+
+    def test_a_log_without_a_step_yet_is_read_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = tmp_path / "after.csv"
+        log.write_text("loading the weights\n")
+        logs = ("--before", BEFORE, "--after", str(log), "--from-step", "500")
+        assert ask("postflight", *logs).code == ExitCode.INCOMPLETE
+        monkeypatch.setattr(time, "sleep", lambda _seconds: write_rows(log, rows_of(after("exact"))))
+        assert ask("postflight", *logs, "--wait", "1h").code == ExitCode.OK
 
     def test_a_final_answer_needs_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it waits"))

@@ -22,7 +22,7 @@ from ckpttool.guard.rules.report import MOST, GuardTally
 from ckpttool.health.model.asd import AsdEvent
 from ckpttool.health.model.reading import LogReading
 from ckpttool.health.read.asd_events import read_asd_events, without_relayed
-from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.huggingface.log import HfPrinted, HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.registry import log_reader
@@ -186,6 +186,7 @@ DIALECTS: dict[str, Callable[[bytes], None]] = {
     "log-mindformers": of(MindFormers(), by_line=False),
     "log-megatron": of(Megatron(), by_line=False),
     "log-hf-trainer": of(HfTrainer(), by_line=False),
+    "log-hf-printed": of(HfPrinted(), by_line=False),
     "log-guard-events": of(GuardEvents(), by_line=True),
     "log-json-lines": of(JsonLines(), by_line=True),
     "log-csv": of(Csv(), by_line=True),

@@ -218,6 +218,7 @@ TOKENS: dict[str, Sequence[bytes]] = {
         b" of step 7",
     ),
     "log-megatron": (*_LOG, b"iteration 5/ 9 |", b"grad norm:", b"consumed samples: inf |"),
+    "log-hf-printed": (*_LOG, b"{'loss': ", b"'epoch': 1}", b"|# | 101/300 ["),
     "log-csv": (*_LOG, b",", b'"', b"step,", b"global_norm"),
     "log-tensorboard": (
         b"brain.Event:",

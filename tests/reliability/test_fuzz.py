@@ -29,7 +29,7 @@ AT_ONCE = 2
 MUTATIONS = 2500
 _SLOW = {
     "launch-config": 150, "yaml-spelling": 300, "config": 600, "shard": 900, "tree": 500, "log-mindformers": 800,
-    "log-megatron": 500, "log-hf-trainer": 800, "log-json-lines": 800, "log-csv": 800,
+    "log-megatron": 500, "log-hf-trainer": 800, "log-hf-printed": 800, "log-json-lines": 800, "log-csv": 800,
     "log-guard-events": 800, "guard-report": 150,
 }  # fmt: skip
 """Mutations of the targets that take a millisecond or more each."""

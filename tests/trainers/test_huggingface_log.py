@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.trainers.huggingface import log as hf_trainer
-from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.huggingface.log import HfPrinted, HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs, start_logs
-from tests.core.logs.reading import log, problems, read, steps
+from tests.core.logs.reading import LOGS, log, problems, read, steps
 from tests.support.trainer_trees import healthy
 
 
@@ -75,3 +75,32 @@ def test_each_start_has_its_own_event_file(tmp_path: Path) -> None:
     (tmp_path / "runs" / "Feb01_host" / "notes.txt").write_text("")
     later, earlier = f"{tmp_path}/runs/Jan01_host/{names[0]}", f"{tmp_path}/runs/Feb01_host/{names[1]}"
     assert start_logs(str(tmp_path)) == (earlier, later)
+
+
+class TestPrinted:
+    @pytest.mark.parametrize(
+        ("version", "last", "first"),
+        [("4.57", 103, (2.6517, 0.4106874465942383, 0.0016234898018587336)), ("5.24", 111, (2.652, 0.4107, 0.001623))],
+    )
+    def test_the_progress_bar_has_the_step_of_an_entry(self, version: str, last: int, first: tuple[float, ...]) -> None:
+        items = read(HfPrinted(), (LOGS / f"hf_printed_{version}.log").read_bytes(), curves=True)
+        rows = steps(items)
+        assert [row.step for row in rows] == [*range(101, last + 1)], "the last entry has no bar after it yet"
+        assert (rows[0].loss, rows[0].global_norm, rows[0].learning_rate) == first
+        assert problems(items) == []
+
+    def test_entries_without_a_bar_are_one_problem(self) -> None:
+        bar = b"\r 34%%|###  | %d/300 [00:00<00:00, 9.99it/s]"
+        entry = b"{'loss': %d.0, 'grad_norm': 1.0, 'epoch': 1.0}\n"
+        items = read(HfPrinted(), entry % 1 + entry % 2 + bar % 7 + entry % 3 + entry % 4 + bar % 9)
+        assert [(row.step, row.loss) for row in steps(items)] == [(7, 2.0), (9, 4.0)]
+        assert [problem.line for problem in problems(items)] == [1]
+
+    def test_evaluations_and_the_summary_are_no_entries(self) -> None:
+        bar = b"\r 34%|###  | 8/300 [00:00<00:00, 9.99it/s]"
+        text = (
+            b"{'eval_loss': 2.0, 'epoch': 1.0}\n" + bar + b"{'train_runtime': 1.0, 'train_loss': 2.0, 'epoch': 1.0}\n"
+        )
+        assert read(HfPrinted(), text + bar, curves=True) == []
+        assert HfPrinted().recognise(text)
+        assert not HfPrinted().recognise(b"{\"log_history\": [{'loss': 1, 'epoch': 1}]}")

@@ -45,7 +45,7 @@ from ckpttool.trainers.huggingface import intervals as huggingface_intervals
 from ckpttool.trainers.huggingface import own_choice as huggingface_choice
 from ckpttool.trainers.huggingface import places as huggingface_places
 from ckpttool.trainers.huggingface.layout import HfTrainerLayout
-from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.huggingface.log import HfPrinted, HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from ckpttool.trainers.lightning import config as lightning_config
 from ckpttool.trainers.lightning import effects as lightning_effects
@@ -112,7 +112,14 @@ SIGNS: tuple[LayoutSigns, ...] = (
     *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
-LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, PyNativeLog, TorchtitanLog)
+LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (
+    HfPrinted,
+    HfTrainer,
+    Megatron,
+    MindFormers,
+    PyNativeLog,
+    TorchtitanLog,
+)
 LOG_PLACES: tuple[Callable[[], LogPlaces], ...] = (HfLogs, MindFormersLogs)
 START_LOGS: tuple[Callable[[str], tuple[str, ...]], ...] = (huggingface_places.start_logs, lightning_places.start_logs)
 HEALTH_FILES: tuple[Callable[[], HealthFile], ...] = (MindFormersHealthFile,)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -30,8 +29,9 @@ class Runs:
     """Empty if the logs do not show a second run."""
     before_names: tuple[str, ...]
     after_names: tuple[str, ...]
-    formats: frozenset[str]
-    """Names of the formats of the logs."""
+    before_formats: frozenset[str]
+    """Names of the formats of the first run's logs."""
+    after_formats: frozenset[str]
     is_renumbered: bool = False
     """Whether the logs number the first step 0, and the rows here number it 1, as saves do."""
 
@@ -53,6 +53,8 @@ class _Logs:
 
     names: tuple[str, ...]
     attempts: tuple[LogAttempt, ...]
+    formats: frozenset[str] = frozenset()
+    """Names of their formats."""
     ends_empty: bool = False
     """Whether the newest log has no step yet, although the older ones are of other starts."""
 
@@ -64,6 +66,7 @@ def runs_of(  # noqa: PLR0913  callers name them
     *,
     root: str | None,
     starts: Sequence[str],
+    histories: Collection[str],
     may_be_absent: bool,
 ) -> Runs:
     """Read the logs of both runs.
@@ -77,26 +80,28 @@ def runs_of(  # noqa: PLR0913  callers name them
         after: The logs of the resumed run; empty: those near the tree.
         root: The folder of the checkpoints; None: only the named logs are read.
         starts: The logs near the tree if each start has its own, oldest first.
+        histories: Formats of logs that have the steps of all starts, so that they are of no use beside a named log.
         may_be_absent: Whether the resumed run may create its log later.
 
     Raises:
         UsageError: A log does not exist, or no log was found.
         IncompleteError: A log cannot be read.
     """
-    first = _named(reader, before)
-    second = _Logs(names=(), attempts=()) if may_be_absent and _is_absent(after) else _named(reader, after)
+    first = _in_turn(reader, before)
+    second = _expected(reader, after) if may_be_absent else _in_turn(reader, after)
     near = _Logs(names=(), attempts=())
     if root is not None and not (before and after):
         near = _near(reader, root, starts)
+    if (before or after) and near.formats & set(histories):
+        near = _Logs(names=(), attempts=())
     if not (first.names or second.names or near.names or after):
         raise UsageError("no training log was found near the checkpoints: give --before and --after")
     attempts = [*first.attempts, *near.attempts, *second.attempts] if before or after else list(near.attempts)
     no_steps_yet = not second.attempts if after else near.ends_empty  # so the last start is the first run
     return _runs(
-        reader,
         attempts,
-        before_names=first.names or near.names or second.names,
-        after_names=second.names or near.names or tuple(after),
+        next((logs for logs in (first, near, second) if logs.names), first),
+        next((logs for logs in (second, near) if logs.names), replace(second, names=tuple(after))),
         has_second=len(attempts) > 1 and not no_steps_yet,
     )
 
@@ -115,9 +120,7 @@ def runs_in(reader: LogReader, patterns: Sequence[str], root: str, starts: Seque
         IncompleteError: A log cannot be read.
     """
     logs = _in_turn(reader, patterns) if patterns else _near(reader, root, starts)
-    names = logs.names
-    has_second = len(logs.attempts) > 1 and not logs.ends_empty
-    return _runs(reader, logs.attempts, before_names=names, after_names=names, has_second=has_second)
+    return _runs(logs.attempts, logs, logs, has_second=len(logs.attempts) > 1 and not logs.ends_empty)
 
 
 def names_in(reader: LogReader, patterns: Sequence[str], root: str, starts: Sequence[str]) -> tuple[str, ...]:
@@ -132,43 +135,45 @@ def names_in(reader: LogReader, patterns: Sequence[str], root: str, starts: Sequ
     return tuple(dict.fromkeys(name for names in (*ranks[:1], *ranks[-1:]) for name in names))
 
 
-def _runs(
-    reader: LogReader,
-    attempts: Sequence[LogAttempt],
-    *,
-    before_names: tuple[str, ...],
-    after_names: tuple[str, ...],
-    has_second: bool,
-) -> Runs:
-    """Split the starts into the first run and the resumed run."""
+def _runs(attempts: Sequence[LogAttempt], before: _Logs, after: _Logs, *, has_second: bool) -> Runs:
+    """Split the starts into the first run and the resumed run.
+
+    Args:
+        attempts: The starts, oldest first.
+        before: The logs with the first run.
+        after: The logs with the resumed run.
+        has_second: Whether the last start is the resumed run.
+    """
     earlier = attempts[:-1] if has_second else attempts
     return Runs(
         earlier=tuple(earlier),
         before=course(earlier, len(earlier) - 1)[0] if earlier else (),
         after=attempts[-1].rows if has_second else (),
-        before_names=before_names,
-        after_names=after_names,
-        formats=frozenset(reader.recognised),
+        before_names=before.names,
+        after_names=after.names,
+        before_formats=before.formats,
+        after_formats=after.formats,
     )
 
 
-def _is_absent(patterns: Sequence[str]) -> bool:
-    """Return whether logs are named, and none of them exists."""
-    for pattern in patterns:
-        with suppress(UsageError):
-            return not expand_globs([pattern])
-    return bool(patterns)
+def _expected(reader: LogReader, patterns: Sequence[str]) -> _Logs:
+    """Read logs that the user named, and that may still be absent, or have only the lines before the first step."""
+    try:
+        if patterns and all(expand_globs([pattern]) for pattern in patterns):
+            return _in_turn(reader, patterns)
+    except (UsageError, IncompleteError):
+        pass
+    return _Logs(names=(), attempts=())
 
 
-def _named(reader: LogReader, patterns: Sequence[str]) -> _Logs:
-    """Read logs that the user named: those of several ranks are one run."""
-    if not patterns:
-        return _Logs(names=(), attempts=())
-    log = merge((name, reader.read(name)) for name in reader.expand(patterns))
+def _of_ranks(reader: LogReader, names: Sequence[str]) -> _Logs:
+    """Read the logs of several ranks as one run."""
+    reader.recognised.clear()
+    log = merge((name, reader.read(name)) for name in names)
     _assert_read([log])
     if log.attempts is None:
         raise UsageError(_MOST_STARTS)
-    return _Logs(names=log.sources, attempts=log.attempts)
+    return _Logs(names=log.sources, attempts=log.attempts, formats=frozenset(reader.recognised))
 
 
 def _near(reader: LogReader, root: str, starts: Sequence[str]) -> _Logs:
@@ -178,9 +183,9 @@ def _near(reader: LogReader, root: str, starts: Sequence[str]) -> _Logs:
     """
     if starts:
         logs = _each(reader, starts)
-        return replace(_joined(starts, logs), ends_empty=not logs[-1].metrics)
+        return replace(_joined(reader, starts, logs), ends_empty=not logs[-1].metrics)
     ranks = reader.near(root)
-    read = [_joined(names, _each(reader, names)) for names in dict.fromkeys((*ranks[:1], *ranks[-1:]))]
+    read = [_joined(reader, names, _each(reader, names)) for names in dict.fromkeys((*ranks[:1], *ranks[-1:]))]
     with_loss = (logs for logs in read if any(row.loss is not None for start in logs.attempts for row in start.rows))
     return next(with_loss, read[0] if read else _Logs(names=(), attempts=()))
 
@@ -191,8 +196,8 @@ def _in_turn(reader: LogReader, patterns: Sequence[str]) -> _Logs:
     logs = _each(reader, names)
     written = [log.attempts for log in logs if log.attempts]
     if all(_is_later(before[-1], after[0]) for before, after in pairwise(written)):
-        return _joined(names, logs)
-    return _named(reader, patterns)
+        return _joined(reader, names, logs)
+    return _of_ranks(reader, names)
 
 
 def _is_later(before: LogAttempt, after: LogAttempt) -> bool:
@@ -205,10 +210,11 @@ def _is_later(before: LogAttempt, after: LogAttempt) -> bool:
 
 def _each(reader: LogReader, names: Sequence[str]) -> list[TrainingLog]:
     """Read each log on its own."""
+    reader.recognised.clear()
     return [merge([(name, reader.read(name))]) for name in names]
 
 
-def _joined(names: Sequence[str], logs: Sequence[TrainingLog]) -> _Logs:
+def _joined(reader: LogReader, names: Sequence[str], logs: Sequence[TrainingLog]) -> _Logs:
     """Return the starts of logs that were written one after the other."""
     _assert_read(logs)
     starts: list[LogAttempt] = []
@@ -221,7 +227,7 @@ def _joined(names: Sequence[str], logs: Sequence[TrainingLog]) -> _Logs:
                 starts[-1] = LogAttempt(rows=rows, begun=starts[-1].begun, ended=attempt.ended)
             else:
                 starts.append(attempt)
-    return _Logs(names=tuple(names), attempts=tuple(starts))
+    return _Logs(names=tuple(names), attempts=tuple(starts), formats=frozenset(reader.recognised))
 
 
 def _assert_read(logs: Sequence[TrainingLog]) -> None:

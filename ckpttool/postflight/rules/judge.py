@@ -240,8 +240,8 @@ def _loaded(first: Step, interval: int, saves: Sequence[Step]) -> Step | None:
 def _position(first: Step, interval: int, resume: Resume) -> tuple[Judged, Resume]:
     """Judge the first new step; if another save was loaded, return the resume from that one."""
     saved, aspect = resume.saved, Aspect.POSITION
-    if first <= saved - interval + 1:
-        loaded = _loaded(first, interval, resume.saves)
+    loaded = _loaded(first, interval, resume.saves)
+    if first <= saved - interval + 1 or (interval == 1 and loaded in resume.saves and loaded > saved):
         if loaded is not None:
             source = f"it continues from step {loaded}"
         elif first <= interval:

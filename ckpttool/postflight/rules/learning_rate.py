@@ -33,8 +33,6 @@ class Rate:
 
     state: RateState
     why: str
-    is_flat: bool = False
-    """Whether a schedule that began again would have the same values here."""
 
 
 def rate_of(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step) -> Rate:
@@ -55,9 +53,8 @@ def rate_of(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: 
     restarted = [step for step in from_start if _equal(new[step], old[Step(step - saved)], unit)]
     last = old[max(step for step in old if step <= saved)] if min(old) <= saved else None
     if common and all(_equal(new[step], old[step], unit) for step in common):
-        differs_from_start = any(not _equal(old[Step(step - saved)], new[step], unit) for step in from_start)
         count = counted(len(common), "repeated step")
-        return Rate(state=RateState.EQUAL, why=f"the learning rate is equal at {count}", is_flat=not differs_from_start)
+        return Rate(state=RateState.EQUAL, why=f"the learning rate is equal at {count}")
     # A restored optimizer has the right value until a new scheduler replaces it after the first step.
     first = common[0] if common and _equal(new[common[0]], old[common[0]], unit) else None
     all_restarted = all(step in restarted or step == first for step in from_start)

@@ -187,8 +187,7 @@ def judged_update(  # noqa: PLR0913  callers name them
     for place, z in enumerate(by_column):
         others = [other[0] for number, other in enumerate(by_column) if number != place]
         if _shows_lost_optimizer(z, columns[place].resolution) and all(first <= _FAR for first in others):
-            rate_is_equal = rate.state is RateState.EQUAL and not rate.is_flat
-            cause = "" if rate_is_equal else "; or the learning rate, which the logs do not show"
+            cause = "" if rate.state is RateState.EQUAL else "; or the learning rate, which the logs do not show"
             why = f"step {steps[0]} is equal, and the difference grows to {max(z[1:6]):.2g} of the step noise after it"
             return judged(State.CONTRADICTED, why + cause, Word.OPTIMIZER)
     z = largest_z(columns, steps)

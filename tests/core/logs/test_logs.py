@@ -30,6 +30,8 @@ FORMATS = {
     "mindformers_resumed_made.log": "mindformers",
     "mindformers_steps_not_printed_made.log": "mindformers",
     "trainer_state_made.json": "hf-trainer",
+    "hf_printed_4.57.log": "hf-printed",
+    "hf_printed_5.24.log": "hf-printed",
     "columns_made.csv": "csv",
     "columns_made.jsonl": "json-lines",
 }
