@@ -242,6 +242,7 @@ class TrainersCode(metaclass=Rows):
         evidence="From the names of the saves, and from runs in such trees.",
         trainers={
             "OLMo-core": "Stops with a FileExistsError, unless `save_overwrite` is on.",
+            "NeMo AutoModel": "Stops with a FileExistsError, unless the save has `.incomplete`.",
         },
         to_do=(
             "Move the later saves out of the folder:",

@@ -36,7 +36,6 @@ _SAVES = (
         folder="step[0-9]+(?:-unsharded)?",
         holds=(r"model(?:\.pt)?", r"optim(?:\.pt)?", r"train(?:\.pt)?"),
     ),
-    _Save(title="NeMo AutoModel", folder="epoch_[0-9]+_step_[0-9]+", holds=("model|optim",)),
     _Save(title="NeMo", folder=_ANY, holds=("weights", "context")),
     _Save(title="PaddleNLP", folder="checkpoint-[0-9]+", holds=(r".+\.(?:pdparams|pdopt|pdmodel)",)),
     _Save(title="PaddlePaddle", folder=_ANY, holds=(r"[0-9]+_[0-9]+\.distcp",)),

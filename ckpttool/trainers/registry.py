@@ -26,6 +26,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.torchtitan:TRAINER",
     "ckpttool.trainers.lightning:TRAINER",
     "ckpttool.trainers.olmo_core:TRAINER",
+    "ckpttool.trainers.automodel:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
 )
 """All trainers, most specific first; each is a reference, so that a start imports only the trainers it needs."""
@@ -43,6 +44,7 @@ LAYOUT_NAMES = (
     "torchtitan",
     "lightning",
     "olmo-core",
+    "automodel",
     "torch-dcp",
     LOOSE_FILE_LAYOUT,
 )

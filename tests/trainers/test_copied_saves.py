@@ -34,6 +34,7 @@ COPIES = [
     ("dcp_fsdp2_4ranks", "", "step_000005", "step_000099", ("step_000015", 15), Code.STEP_DISAGREES),
     ("dcp_plain_2ranks", "", "4", "99", ("8", 8), Code.STEP_DISAGREES),
     ("olmo_2ranks", "", "step6", "step99", ("step12", 12), Code.STEP_DISAGREES),
+    ("automodel_2ranks", "", "epoch_0_step_4", "epoch_1_step_99", ("epoch_1_step_11", 12), Code.STEP_DISAGREES),
     ("orbax_standard", "", "10", "99", ("30", 30), Code.DUPLICATE_CHECKPOINT),
     ("verl_sft", "", "global_step_4", "global_step_99", ("global_step_12", 12), Code.DUPLICATE_CHECKPOINT),
     ("verl_2ranks", "", "global_step_1", "global_step_9", ("global_step_3", 3), Code.DUPLICATE_CHECKPOINT),

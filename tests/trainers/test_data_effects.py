@@ -59,6 +59,7 @@ NOTHING_CHANGED = tried(
     ("accel_ddp2", DataEffect.UNKNOWN),
     ("orbax_standard", DataEffect.UNKNOWN),
     ("olmo_2ranks", DataEffect.EXACT),
+    ("automodel_2ranks", DataEffect.UNKNOWN),
 )
 
 
@@ -78,6 +79,7 @@ OTHER_BATCH = tried(
     (HF_IN_SLICES, 8, DataEffect.UNKNOWN),
     ("orbax_standard", 8, DataEffect.UNKNOWN),
     ("olmo_2ranks", 16, DataEffect.REPEATS),
+    ("automodel_2ranks", 16, DataEffect.UNKNOWN),
     *((tree, 2 * truths()[tree]["global_batch_size"]["value"], DataEffect.LOSES) for tree in HF),
     *((tree, truths()[tree]["global_batch_size"]["value"] // 2, DataEffect.REPEATS) for tree in HF),
 )
@@ -151,6 +153,7 @@ class TestOtherRanks:
         *((tree, asked) for tree in DEEPSPEED for asked in (AskedSizes(world=1), AskedSizes(data=4))),
         *((tree, AskedSizes(tensor=2)) for tree in DEEPSPEED),
         ("verl_2ranks", AskedSizes(world=4)),
+        ("automodel_2ranks", AskedSizes(world=4)),
         *((tree, AskedSizes(tensor=1)) for tree in MEGATRON),
         *((tree, asked) for tree in MEGATRON for asked in (AskedSizes(tensor=1, data=4), AskedSizes(pipeline=2))),
     )
@@ -170,6 +173,7 @@ class TestOtherRanks:
         *((tree, AskedSizes(world=2, tensor=2)) for tree in MEGATRON),
         *((tree, AskedSizes(world=4)) for tree in ("hf_ddp2", "light_ddp2_accum", "accel_ddp2", "orbax_standard")),
         ("olmo_2ranks", AskedSizes(world=1)),
+        ("automodel_2ranks", AskedSizes(world=1)),
     )
 
     @pytest.mark.sample(8)

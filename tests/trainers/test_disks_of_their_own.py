@@ -38,6 +38,7 @@ RANK_IN_NAME = {
     "mcore_legacy_tp2dp2": r"mp_rank_(\d+)/",
     "accel_ddp2": r"random_states_(\d+)\.pkl$",
     "light_modelparallel2": r"__(\d+)_\d+\.distcp$",
+    "automodel_2ranks": r"__(\d+)_\d+\.distcp$|_rank_(\d+)\.pt$",
     "olmo_2ranks": r"__(\d+)_\d+\.distcp$|rank(\d+)\.pt$",
 }
 """Whose a file is that a rank writes: the first machine has all others, too, for rank 0 writes them."""

@@ -380,6 +380,16 @@ CASES = [
         forget=_cut("step12/train/rank0.pt"),
     ),
     Case(
+        layout="automodel",
+        build=_real("automodel_2ranks"),
+        saves=("epoch_0_step_4", "epoch_0_step_9", "epoch_1_step_11"),
+        cut_off=_write("epoch_1_step_11/.incomplete"),
+        lose=_remove("epoch_1_step_11/rng/rng_global_rank_1.pt"),
+        stray=_write("notes.txt"),
+        lie=_older_in_its_place("epoch_1_step_11", "epoch_0_step_4", 5),
+        forget=_write("epoch_1_step_11/step_scheduler.pt"),
+    ),
+    Case(
         layout="torch-dcp",
         build=_real("dcp_fsdp2_4ranks"),
         saves=("step_000005", "step_000010", "step_000015"),

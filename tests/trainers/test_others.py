@@ -41,8 +41,6 @@ SkyRL: global_step_1 global_step_2: policy/model_world_size_1_rank_0.pt policy/o
 Lightning with DeepSpeed: epoch=0-step=3.ckpt epoch=0-step=6.ckpt: checkpoint/mp_rank_00_model_states.pt
     checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt latest zero_to_fp32.py
 OLMo: step1000-unsharded step2000-unsharded: model.pt optim.pt train.pt config.yaml
-NeMo AutoModel: epoch_0_step_9 epoch_0_step_19: model/ optim/ dataloader/dataloader_dp_rank_0.pt
-    rng/rng_dp_rank_0.pt
 NeMo: gpt--step=9-last gpt--step=19-last: weights/ weights/common.pt weights/metadata.json context/model.yaml
 PaddleNLP: checkpoint-10 checkpoint-20: model_state.pdparams optimizer.pdopt scheduler.pdparams rng_state.pth
     trainer_state.json training_args.bin config.json
@@ -153,15 +151,16 @@ def test_an_empty_folder_is_said_to_be_so_as_before_a_first_launch(tmp_path: Pat
 
 
 class TestBesideAKnownTree:
-    @pytest.mark.parametrize("is_automodel", [True, False])
-    def test_a_part_of_a_save_of_others_is_refused_by_their_name(self, is_automodel: bool, tmp_path: Path) -> None:
-        """NeMo AutoModel keeps the optimizer as a plain save of torch beside what its loaders and counters need."""
-        folder = "epoch_0_step_9/optim" if is_automodel else "mine/step_100"
+    @pytest.mark.parametrize("is_of_others", [True, False])
+    def test_a_part_of_a_save_of_others_is_refused_by_their_name(self, is_of_others: bool, tmp_path: Path) -> None:
+        """A plain save of torch may be a part of a larger one, beside what loaders and counters need."""
+        save = "CKPT+2024-01-01+10-00-00+00"
+        folder = f"{save}/slices" if is_of_others else "mine/step_100"
         run = tmp_path / "run"
         shutil.copytree(healthy("dcp_fsdp2_4ranks", tmp_path / "torch") / "step_000005", run / folder)
-        lay(run, "epoch_0_step_9/rng/rng_dp_rank_0.pt", "epoch_0_step_9/config.yaml")
-        if is_automodel:
-            assert "epoch_0_step_9 looks like a save of NeMo AutoModel" in said_of(run / folder, "resolve")
+        lay(run, f"{save}/CKPT.yaml", f"{save}/brain.ckpt")
+        if is_of_others:
+            assert f"{save} looks like a save of SpeechBrain" in said_of(run / folder, "resolve")
             assert locate(str(run / folder), layout="torch-dcp").layout.name == "torch-dcp"
         else:
             assert locate(str(run / folder)).layout.name == "torch-dcp"

@@ -20,6 +20,7 @@ from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers import (
     accelerate,
+    automodel,
     deepspeed,
     hf_saves,
     huggingface,
@@ -35,6 +36,8 @@ from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, 
 from ckpttool.trainers.accelerate import own_choice as accelerate_choice
 from ckpttool.trainers.accelerate import resumes as accelerate_resumes
 from ckpttool.trainers.accelerate.layout import AccelerateLayout
+from ckpttool.trainers.automodel import resumes as automodel_resumes
+from ckpttool.trainers.automodel.layout import AutoModelLayout
 from ckpttool.trainers.base import Effects, Layout, LayoutSigns, Resume, Trainer, referred
 from ckpttool.trainers.deepspeed import config as deepspeed_config
 from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
@@ -94,6 +97,7 @@ from ckpttool.trainers.verl.layout import VerlLayout
 
 LAYOUTS: tuple[Callable[[], Layout], ...] = (
     AccelerateLayout,
+    AutoModelLayout,
     DeepSpeedTags,
     HfTrainerLayout,
     LightningLayout,
@@ -108,7 +112,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
     VerlLayout,
 )
 SIGNS: tuple[LayoutSigns, ...] = (
-    *(one.LAYOUT for one in (accelerate, deepspeed, huggingface, lightning, megatron)),
+    *(one.LAYOUT for one in (accelerate, automodel, deepspeed, huggingface, lightning, megatron)),
     *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
@@ -139,6 +143,7 @@ SCALARS: tuple[OwnScalars, ...] = (scalars.OWN,)
 SIMULATOR_CLASSES: tuple[Callable[[], Simulator], ...] = (MindFormersSimulator,)
 SIMULATORS: tuple[Simulator, ...] = (
     accelerate_choice.SIMULATOR,
+    automodel_resumes.SIMULATOR,
     deepspeed_resumes.SIMULATOR,
     huggingface_choice.SIMULATOR,
     lightning_choice.SIMULATOR,
@@ -151,6 +156,7 @@ SIMULATORS: tuple[Simulator, ...] = (
 )
 EVIDENCE: tuple[Callable[[Storage, RunConfig | None], Evidence], ...] = (strategy.world_evidence,)
 OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] = (
+    automodel_resumes.objections,
     deepspeed_resumes.objections,
     hf_saves.objections,
     megatron_resumes.objections,
@@ -160,6 +166,7 @@ OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] 
 )
 EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     accelerate_resumes.effects,
+    automodel_resumes.effects,
     deepspeed_resumes.effects,
     huggingface_effects.effects,
     lightning_effects.effects,

@@ -74,6 +74,9 @@ OWN = {
     "huggingface": Own(tree="hf_single", saves="", takes=highest(r"checkpoint-(\d+)")),
     "accelerate": Own(tree="accel_ddp2", saves="checkpoints", takes=highest(r"checkpoint_(\d+)")),
     "torchtitan": Own(tree="titan_4ranks", saves="checkpoint", takes=highest(r"step-(\d+)")),
+    "automodel": Own(
+        tree="automodel_2ranks", saves="", takes=lambda saves: (saves / "LATEST").resolve().name, tracker=None
+    ),
     "olmo-core": Own(tree="olmo_2ranks", saves="", takes=highest(r"step(\d+)")),
     "orbax": Own(tree="orbax_standard", saves="", takes=highest(r"(\d+)")),
     "lightning": Own(tree="light_single", saves="checkpoints", takes=last_changed, tracker="last.ckpt"),
