@@ -36,7 +36,7 @@ def checkout() -> Iterator[Path]:
     with FileLock(f"{PLACE}.lock"):
         shutil.rmtree(PLACE, ignore_errors=True)
         PLACE.mkdir()
-        shutil.copytree(ROOT / "fixtures", PLACE / "fixtures")
+        shutil.copytree(ROOT / "fixtures", PLACE / "fixtures", symlinks=True)
         for path in (PLACE / "fixtures").rglob("*"):
             os.utime(path, (time.time() - TWO_HOURS, time.time() - TWO_HOURS))
         yield PLACE
