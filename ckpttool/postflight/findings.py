@@ -31,8 +31,9 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "With `resume_training: True` it loads the newest name that all ranks have, whatever the plan chose. "
-                "Name the checkpoint in the config, as `launch` does."
+                "With `resume_training: True` it loads the newest name that all ranks have, whatever the plan chose; "
+                "without it, or with `no_load_optim: True`, only weights, and begins at step 1. Use the config of "
+                "`launch`."
             ),
             "Hugging Face's Trainer": (
                 "`resume_from_checkpoint=True` loads the folder with the highest number: give the path. Without it, "
@@ -68,7 +69,7 @@ class PostflightCode(metaclass=Rows):
             "run's value at the same step, and equals its value as many steps after the start. " + _SEEN
         ),
         trainers={
-            "MindFormers": "The weights were loaded without `resume_training`, as for fine-tuning.",
+            "MindFormers": "The file has weights and counters, but no optimizer state (`global_step`).",
             "Hugging Face's Trainer": (
                 "The checkpoint has no scheduler.pt or no optimizer.pt, for example with `save_only_model`. Without "
                 "one, Trainer silently loads neither."
@@ -102,7 +103,10 @@ class PostflightCode(metaclass=Rows):
             "first step has the learning rate of a new optimizer. " + _MEASURED + " " + _SEEN
         ),
         trainers={
-            "MindFormers": "The weights were loaded without `resume_training`, or from files that have only weights.",
+            "MindFormers": (
+                "The save has no `-opt-` files; in PyNative also `load_balanced: True`. PyNative logs the planned "
+                "learning rate, even if the restored optimizer uses another one."
+            ),
             "Hugging Face's Trainer": (
                 "The checkpoint has no optimizer.pt or no scheduler.pt: without one, Trainer silently loads neither. "
                 "If the learning rate varies, its schedule begins again, too."
@@ -134,8 +138,7 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "`data_skip_steps` is missing or too small, or `ignore_data_skip` is set. `launch` writes the right "
-                "value."
+                "`data_skip_steps` is too small, or `ignore_data_skip` is set. `launch` writes the right values."
             ),
             "Hugging Face's Trainer": "`ignore_data_skip` is set: the data begins again at the start of the epoch.",
             "Lightning": (
@@ -171,8 +174,8 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "The skip was applied twice, or was computed for another batch size, or the seed of the data set "
-                "changed."
+                "`data_skip_steps` is too large, or is for another batch size; or `ignore_data_skip` is set; or the "
+                "seed of shuffled data changed."
             ),
             "Hugging Face's Trainer": "`seed`, `data_seed`, the batch size or the number of ranks changed.",
             "Lightning": "A shuffled loader without a saved state draws another order, in the middle of an epoch.",
@@ -202,6 +205,7 @@ class PostflightCode(metaclass=Rows):
             + _MEASURED
         ),
         trainers={
+            "MindFormers": "It does not save the random-number state: with dropout, every resume differs like this.",
             "Hugging Face's Trainer": "The checkpoint has no rng_state file for a rank; Trainer does not report it.",
             "Megatron-LM": "`--no-load-rng`, or `--no-save-rng`.",
         },
@@ -224,7 +228,10 @@ class PostflightCode(metaclass=Rows):
             "that of the first run. " + _MEASURED
         ),
         trainers={
-            "MindFormers": "The file has the name of one step and the content of another, or ranks loaded other steps.",
+            "MindFormers": (
+                "A `*.ckpt` file directly in the checkpoint folder replaces the weights on all ranks, or the shards "
+                "are those of another step."
+            ),
             "Hugging Face's Trainer": "The folder was copied or renamed, or only a part of it was replaced.",
         },
         to_do=(
@@ -250,7 +257,10 @@ class PostflightCode(metaclass=Rows):
             "around each save. " + _MEASURED + " " + _SEEN
         ),
         trainers={
-            "MindFormers": "An empty folder, or a path on which nothing matches, starts from random weights.",
+            "MindFormers": (
+                "PyNative starts at step 1 with random weights if `load_path` is wrong or empty. A save without a "
+                "`-model-` file starts at its own step."
+            ),
             "Hugging Face's Trainer": "`resume_from_checkpoint` was not passed to `train`.",
             "Lightning": (
                 "`ckpt_path` was not passed to `fit`, or it is 'last' without a last*.ckpt, which is only a warning."
