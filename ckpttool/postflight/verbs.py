@@ -24,6 +24,7 @@ from ckpttool.postflight.read.new_order import draws_new_order
 from ckpttool.postflight.read.plan import Plan, is_plan, read_plan
 from ckpttool.postflight.rules.columns import ENOUGH
 from ckpttool.postflight.rules.judge import NothingToCompare, Resume, compare, interval_of
+from ckpttool.postflight.rules.origin import is_of_second_run
 from ckpttool.postflight.rules.samples import in_steps_of, judged_by_samples
 from ckpttool.trainers.registry import log_reader, trainers
 
@@ -80,6 +81,21 @@ class _Facts:
         """The steps of the checkpoints in the tree, ascending."""
         checkpoints = () if self.tree is None else self.tree.inventory.checkpoints
         return tuple(sorted({checkpoint.step for checkpoint in checkpoints if checkpoint.step is not None}))
+
+    @property
+    def is_plan_of_second_save(self) -> bool:
+        """Whether the resumed run wrote the save of the plan, although the first run had passed its step, too."""
+        checkpoints = () if self.tree is None else self.tree.inventory.checkpoints
+        earlier = [
+            (checkpoint.step, checkpoint.saved_ns / 1e9)
+            for checkpoint in checkpoints
+            if checkpoint.step is not None and checkpoint.step < self.runs.after[0].step and checkpoint.saved_ns
+        ]
+        if self.plan is None or self.plan.saved_at is None or not earlier:
+            return False
+        step, moment = max(earlier)
+        seconds = self.plan.saved_at - moment
+        return is_of_second_run(self.runs.before, self.runs.after, self.plan.saved, step, seconds)
 
     @property
     def trainer(self) -> Trainer | None:
@@ -276,12 +292,18 @@ def _why_not_yet(facts: _Facts, saved: Step | None) -> str:
 def _unreached(facts: _Facts, saved: Step, source: StepSource | None) -> str | None:
     """Return why the run cannot have resumed from a save: only the resumed run reached its step."""
     before, after = facts.runs.before, facts.runs.after
-    if not before or not after[0].step <= saved <= after[-1].step or saved < before[-1].step + interval_of(before):
+    if not before or not after[0].step <= saved <= after[-1].step:
         return None
     named = "the plan names" if source is StepSource.PLAN else "--from-step names"
+    if saved >= before[-1].step + interval_of(before):
+        why = "which the first run did not reach: the resumed run has saved it"
+    elif source is StepSource.PLAN and facts.is_plan_of_second_save:
+        why = "which the resumed run saved again, by the time of its files"
+    else:
+        return None
     return (
-        f"{named} step {saved}, which the first run did not reach: the resumed run has saved it. Make the plan before "
-        "the run resumes, or give the step that it resumed from with --from-step"
+        f"{named} step {saved}, {why}. Make the plan before the run resumes, or give the step that it resumed from "
+        "with --from-step"
     )
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import local_time_of
 from ckpttool.core.domain.question import STDIN
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.errors import NothingToResumeError, UsageError
@@ -36,6 +37,8 @@ class Plan:
     """The step before the first step of the resumed run, in steps of the resumed run."""
     saved_before: Step
     """The step of the save, in steps of the run that saved."""
+    saved_at: float | None
+    """When the checkpoint was saved, in seconds since 1970; None if unknown."""
     world_size: int | None
     """Ranks of the run that saved."""
     batch_before: int | None
@@ -83,6 +86,11 @@ def read_plan(path: str) -> Plan:
         raise UsageError(f"{error!s:.500}; give the output of ckpttool resolve --json") from None
 
 
+def _time(text: object) -> float | None:
+    """Return the seconds of a time such as `2026-11-20T03:00:00Z`; None if it is not one."""
+    return local_time_of(text.removesuffix("Z")) if isinstance(text, str) else None
+
+
 def _plan(document: JsonObject, where: str) -> Plan:
     schema = get_str(document, "schema", where=where)
     if schema == _WITH_PLAN and document.get("plan") is not None:
@@ -104,6 +112,7 @@ def _plan(document: JsonObject, where: str) -> Plan:
         root=root,
         saved=saved,
         saved_before=saved_before,
+        saved_at=_time(resume.get("saved_at")),
         world_size=get_optional_int(resume, "world_size", minimum=1, where=where),
         batch_before=get_optional_int(resume, "global_batch_size", minimum=1, where=where),
         batch_after=batch_after,
