@@ -54,6 +54,8 @@ def _faults(resumed: Resumed, comparison: Comparison, aspects: Sequence[Judged],
             clause = _CLAUSES[judged.word]
             if judged.word is Word.POSITION:
                 clause = f"it continues at step {comparison.first}, not after step {resumed.saved}"
+            if judged.word is Word.DIFFERS and judged.aspect is Aspect.UPDATE:
+                clause = "it trains with another learning rate"
             clauses.append(clause)
     return "; ".join(dict.fromkeys(clauses))
 

@@ -346,6 +346,8 @@ class Trainer:
     """Whether its logs number the first step 0, while its saves count completed steps."""
     restores_random_state: bool = True
     """Whether a resume continues with the random numbers of the save. Otherwise dropout masks differ lawfully."""
+    redraws_data_order: bool = False
+    """Whether a resume at the right position draws the random order of the data again."""
     health_file_at: str | None = None
     """The trainer's record of health: a `HealthFile`."""
     configs_at: str | None = None

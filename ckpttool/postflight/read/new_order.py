@@ -22,7 +22,7 @@ def draws_new_order(tree: Tree, question: TreeQuestion, saved: Step) -> bool:
         question: How to read the tree.
         saved: The step of the save.
     """
-    if tree.trainer is None or tree.trainer.restores_random_state:
+    if tree.trainer is None or not tree.trainer.redraws_data_order:
         return False
     try:
         plan = resolve(replace(question, path=tree.storage.root), ResumeQuestion(before=saved)).decision

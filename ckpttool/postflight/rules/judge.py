@@ -26,7 +26,13 @@ from ckpttool.postflight.rules.data import (
 )
 from ckpttool.postflight.rules.learning_rate import Rate, RateState, rate_of
 from ckpttool.postflight.rules.numbers import LEAST_ROWS
-from ckpttool.postflight.rules.weights import judged_start, judged_update, judged_weights, starts_from_scratch
+from ckpttool.postflight.rules.weights import (
+    judged_start,
+    judged_update,
+    judged_weights,
+    may_have_other_masks,
+    starts_from_scratch,
+)
 
 _MOST_MEDIAN = 0.02
 """Median loss difference, in units of the step noise, that no right resume reached (the largest was 0.0056)."""
@@ -166,16 +172,27 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
     is_averaged = resume.is_averaged and rows.interval > 1
     data = judged_data(columns, steps, resume.saved, is_averaged=is_averaged, interval=rows.interval)
     same = steps[: rows_of_same_data(columns, steps)] if data.state in _SAME else steps
+    lost_by = None if resume.changes_arithmetic else resume.random_state_lost_by
+    if not has_first or not may_have_other_masks(columns, same):
+        lost_by = None
     weights = judged_weights(
         columns,
         same,
         data,
         has_first=has_first,
         changes_arithmetic=resume.changes_arithmetic,
-        random_state_lost_by=resume.random_state_lost_by,
+        random_state_lost_by=lost_by,
         is_fine=_is_fine(columns),
     )
-    update = judged_update(columns, same, data, rate, has_first=has_first, is_fine=_is_fine(columns))
+    update = judged_update(
+        columns,
+        same,
+        data,
+        rate,
+        has_first=has_first,
+        has_other_masks=lost_by is not None,
+        is_fine=_is_fine(columns),
+    )
     if rate.state in {RateState.RESTARTED, RateState.NEW_OPTIMIZER, RateState.DIFFERS}:
         update = _of_rate(rate)
     aspects: tuple[Judged, ...] = (position, data, weights, update)

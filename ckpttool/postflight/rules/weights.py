@@ -16,6 +16,11 @@ from ckpttool.postflight.rules.numbers import LEAST_ROWS, correlation, mean_and_
 _FAR = 0.05
 """Difference, in units of the step noise, above the first repeated step of every right resume (0.038)."""
 
+_BEGINS_EQUAL = 0.004
+"""Difference of the first repeated step with which a lost optimizer begins; right resumes reached 0.0036."""
+
+_ROWS_FOR_LEVEL = 8
+
 ROWS_FOR_WORD = 20
 """Repeated rows from which the cause of other weights has a word."""
 
@@ -76,6 +81,17 @@ def judged_start(
     )
 
 
+def _is_near_start(loss: Column, steps: Sequence[Step]) -> bool:
+    """Return whether the new losses are nearer to the start of the first run than to those that they repeat.
+
+    Then they may be those of fresh weights, or of an early save.
+    """
+    start = median([loss.before[step] for step in sorted(loss.before)][:5])
+    new = fmean([loss.after[step] for step in steps[:3]])
+    old = fmean([loss.before[step] for step in steps[:3]])
+    return abs(new - start) < abs(new - old)
+
+
 def _level_at(loss: Column, save: Step) -> float | None:
     """Return the loss around a save."""
     values = [loss.before[step] for step in sorted(loss.before) if step <= save][-20:]
@@ -100,7 +116,8 @@ def judged_weights(  # noqa: PLR0913  callers name them
         data: The judgement of the data.
         has_first: Whether the first step after the save is among them.
         changes_arithmetic: Whether ranks, precision or device differ.
-        random_state_lost_by: The trainer, if none of its resumes restores the random numbers.
+        random_state_lost_by: The trainer, if it does not restore the random numbers and dropout may be the reason for
+            the differences.
         is_fine: Whether the log is printed finely enough for a proof.
     """
 
@@ -113,18 +130,41 @@ def judged_weights(  # noqa: PLR0913  callers name them
     if data.state not in {State.PROVEN, State.CONSISTENT}:
         differs = data.state is State.CONTRADICTED
         return judged(State.NOT_SHOWN, "the data differ" if differs else "it is not shown that the data are the same")
+    if random_state_lost_by is not None:
+        middle = median(largest_z(columns, steps)[:JUDGED])
+        why = f"the repeated steps differ by {middle:.2g} of the step noise, as with other dropout masks"
+        return judged(State.NOT_SHOWN, f"{why}: {random_state_lost_by} restores no random-number state")
+    return judged(*_by_difference(columns, steps, changes_arithmetic=changes_arithmetic, is_fine=is_fine))
+
+
+def _by_difference(
+    columns: Sequence[Column], steps: Sequence[Step], *, changes_arithmetic: bool, is_fine: bool
+) -> tuple[State, str, Word | None]:
+    """Return what the differences of the repeated steps show about the weights."""
     z = largest_z(columns, steps)
     why = f"step {steps[0]} differs by {z[0]:.2g} of the step noise"
     if z[0] <= EQUAL:
-        return judged(State.PROVEN if is_fine else State.CONSISTENT, why)
+        return State.PROVEN if is_fine else State.CONSISTENT, why, None
     if changes_arithmetic:
-        return judged(State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic")
-    has_other_masks = random_state_lost_by is not None and not _has_other_level(columns[0], steps)
-    if has_other_masks:
-        why += f", as with other dropout masks: {random_state_lost_by} restores no random-number state"
-    elif z[0] > _FAR and median(z[:JUDGED]) > _FAR:
-        return judged(State.CONTRADICTED, why, _word(columns[0], steps))
-    return judged(State.NOT_SHOWN if has_other_masks else State.CONSISTENT, why)
+        return State.NOT_SHOWN, "ranks, precision or device changed, and with them the arithmetic", None
+    if z[0] > _FAR and median(z[:JUDGED]) > _FAR:
+        return State.CONTRADICTED, why, _word(columns[0], steps)
+    return State.CONSISTENT, why, None
+
+
+def may_have_other_masks(columns: Sequence[Column], steps: Sequence[Step]) -> bool:
+    """Return whether the repeated steps differ as with other dropout masks: from the first one on, around no level."""
+    middle = median(largest_z(columns, steps)[:JUDGED])
+    return middle > EQUAL and not _begins_equal(columns, steps) and not _has_other_level(columns[0], steps)
+
+
+def _begins_equal(columns: Sequence[Column], steps: Sequence[Step]) -> bool:
+    """Return whether the first step is too nearly equal for other dropout masks.
+
+    These make one of two columns as nearly equal by luck in one of 30 resumes.
+    """
+    most = _BEGINS_EQUAL if len(columns) > 1 else _BEGINS_EQUAL / 10
+    return all(column.z(steps[:1])[0] <= most for column in columns)
 
 
 def _has_other_level(loss: Column, steps: Sequence[Step]) -> bool:
@@ -134,8 +174,11 @@ def _has_other_level(loss: Column, steps: Sequence[Step]) -> bool:
     three models with dropout of 0.1 to 0.5. Weights that were 50 steps older shifted it by 0.08 to 1.8.
     """
     differences = [d / loss.noise for d in loss.differences(steps[:JUDGED])]
+    if len(differences) < _ROWS_FOR_LEVEL:
+        return False
     mean, error = mean_and_error(differences)
-    return len(differences) >= ROWS_FOR_WORD and mean > max(5 * error, 0.2)
+    is_far = len(differences) >= ROWS_FOR_WORD and mean > max(5 * error, 0.2)
+    return is_far or mean > max(8 * error, _FAR)
 
 
 def _word(loss: Column, steps: Sequence[Step]) -> Word:
@@ -145,7 +188,7 @@ def _word(loss: Column, steps: Sequence[Step]) -> Word:
         return Word.DIFFERS
     mean, error = mean_and_error(differences)
     if mean > 3.5 * error and mean > 0.05:  # noqa: PLR2004  as measured
-        return Word.CHECKPOINT
+        return Word.DIFFERS if _is_near_start(loss, steps) else Word.CHECKPOINT
     third = len(differences) // 3
     thirds = [rms(differences[part * third : (part + 1) * third]) for part in range(3)]
     even = max(thirds) <= 1.7 * min(thirds)
@@ -162,6 +205,7 @@ def judged_update(  # noqa: PLR0913  callers name them
     rate: Rate,
     *,
     has_first: bool,
+    has_other_masks: bool,
     is_fine: bool,
 ) -> Judged:
     """Judge whether the updates after the first step are those of the first run.
@@ -172,6 +216,7 @@ def judged_update(  # noqa: PLR0913  callers name them
         data: The judgement of the data.
         rate: The comparison of the learning rates.
         has_first: Whether the first step after the save is among them.
+        has_other_masks: Whether dropout may be the reason for the differences.
         is_fine: Whether the log is printed finely enough for a proof.
     """
 
@@ -184,7 +229,7 @@ def judged_update(  # noqa: PLR0913  callers name them
             return judged(State.NOT_SHOWN, f"{rate.why}; the optimizer's effect is not shown")
         return judged(State.NOT_SHOWN, "an update shows only in the steps after the first repeated one")
     by_column = [column.z(steps) for column in columns]
-    for place, z in enumerate(by_column):
+    for place, z in enumerate(() if has_other_masks else by_column):
         others = [other[0] for number, other in enumerate(by_column) if number != place]
         if _shows_lost_optimizer(z, columns[place].resolution) and all(first <= _FAR for first in others):
             cause = "" if rate.state is RateState.EQUAL else "; or the learning rate, which the logs do not show"
@@ -206,4 +251,4 @@ def _shows_lost_optimizer(z: Sequence[float], resolution: float) -> bool:
     largest = max(z[1:6], default=0.0)
     middle = median(z[1:JUDGED]) if len(z) >= _ROWS_FOR_OPTIMIZER else 0.0
     is_growing = largest > _FAR and largest > 10 * max(z[0], resolution)
-    return z[0] <= 0.004 and is_growing and middle > 0.03 and not math.isnan(middle)  # noqa: PLR2004  as measured
+    return z[0] <= _BEGINS_EQUAL and is_growing and middle > 0.03 and not math.isnan(middle)  # noqa: PLR2004  as measured

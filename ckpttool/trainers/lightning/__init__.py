@@ -91,6 +91,7 @@ TRAINER = Trainer(
     start_logs_at="ckpttool.trainers.lightning.places:start_logs",
     counts_from_zero=True,
     restores_random_state=False,
+    redraws_data_order=True,
     configs_at="ckpttool.trainers.lightning.config:CONFIGS",
     intervals_at="ckpttool.trainers.lightning.intervals:intervals",
     simulator_at="ckpttool.trainers.lightning.own_choice:SIMULATOR",

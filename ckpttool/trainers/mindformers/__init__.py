@@ -22,6 +22,7 @@ TRAINER = Trainer(
         "ckpttool.trainers.mindformers.pynative.log:PyNativeLog",
         "ckpttool.trainers.mindformers.logs.text:MindFormers",
     ),
+    restores_random_state=False,
     log_places_at="ckpttool.trainers.mindformers.logs.places:MindFormersLogs",
     health_file_at="ckpttool.trainers.mindformers.health_file:MindFormersHealthFile",
     configs_at="ckpttool.trainers.mindformers.config:TrainConfigs",
