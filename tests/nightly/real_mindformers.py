@@ -189,10 +189,13 @@ class Training:
             "LOG_MF_PATH": str(self.folder / "output/log"),
         }  # fmt: skip
 
-    def start(self, server: Server, phase: str, script: str, folder: Path, environment: Mapping[str, str]) -> Trace:
-        """Start it with its first config, on one rank, from a folder and with more in its environment."""
+    def start(
+        self, server: Server, phase: str, script: str, folder: Path, environment: Mapping[str, str], *,
+        base: str = "base.yaml",
+    ) -> Trace:  # fmt: skip
+        """Start it on one rank, from a folder and with more in its environment."""
         self.code = server.start({
-            "arguments": [script, "--config", "base.yaml"], "folder": str(folder),
+            "arguments": [script, "--config", base], "folder": str(folder),
             "environment": {**self.own_environment(phase), **environment}, "output": str(self.folder / f"{phase}.txt"),
         })  # fmt: skip
         return self.trace(phase)
@@ -228,11 +231,12 @@ class Training:
         lines = (line for file in files for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
         return "\n".join(line[:300] for line in lines if re.match(r"\w*(Error|Exception)\b.*:", line))
 
-    def ckpttool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ckpttool(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Ask ckpttool, in the training's folder."""
         return subprocess.run(
-            [sys.executable, "-m", "ckpttool", *arguments], cwd=self.folder, capture_output=True, text=True, check=False
-        )
+            [sys.executable, "-m", "ckpttool", *arguments], cwd=self.folder, capture_output=True, text=True,
+            check=False, input=stdin,
+        )  # fmt: skip
 
     def preflight(self, *options: str, base: str = "base.yaml") -> tuple[int, str]:
         devices = ("--devices", str(self.ranks))

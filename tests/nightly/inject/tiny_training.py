@@ -46,8 +46,8 @@ def overflow_of_a_tensor(gradient):
 class TinyConfig(PretrainedConfig):
     model_type = "tinylm"
 
-    def __init__(self, width=4, **others):
-        self.width = width
+    def __init__(self, width=4, dropout=0.0, **others):
+        self.width, self.dropout = width, dropout
         super().__init__(**others)
 
 
@@ -66,9 +66,11 @@ class TinyLM(PreTrainedModel):
         self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
         self.gather = ops.Gather()
         self.matmul = ops.MatMul()
+        self.dropout = nn.Dropout(p=config.dropout)
 
     def construct(self, x, y, i):
         hidden = self.gather(self.embedding_weight, x, 0).mean(axis=1)
+        hidden = self.dropout(hidden)
         return self.loss(self.matmul(hidden, self.w) + self.b, y)
 
     def can_generate(self):
@@ -76,16 +78,24 @@ class TinyLM(PreTrainedModel):
 
 
 class Numbers:
-    """Sample i is the number i, so that a step's samples can be told from the third column."""
+    """Sample i is the number i, so that a step's samples can be told from the third column.
 
-    def __init__(self, count, offset):
-        self.count, self.offset = count, offset
+    Noisy samples are not periodic, and no model predicts all of them: the loss varies from step to step.
+    """
+
+    def __init__(self, count, offset, noisy):
+        self.count, self.offset, self.noisy = count, offset, noisy
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         index = int(index)
+        if self.noisy:
+            random = np.random.RandomState(index)
+            token = random.randint(8)
+            answer = token if random.rand() < 0.9 else random.randint(8)
+            return np.full(2, token, np.int32), np.int32(answer), np.int32(index + self.offset)
         tokens = np.array([index % 8, (index // 8) % 8], np.int32)
         return tokens, np.int32(index % 8), np.int32(index + self.offset)
 
@@ -112,7 +122,7 @@ class TinyDataset:
         loader, batch_size = dataset_config.data_loader, int(dataset_config.batch_size)
         if loader.type == "HFDataLoader":
             return streaming_data(loader, batch_size)
-        numbers = Numbers(int(loader.n_samples), int(loader.get("offset", 0) or 0))
+        numbers = Numbers(int(loader.n_samples), int(loader.get("offset", 0) or 0), bool(loader.get("noisy", False)))
         data = ds.GeneratorDataset(
             numbers, ["x", "y", "i"], shuffle=bool(loader.get("shuffle", False)), num_shards=get_real_group_size(),
             shard_id=get_real_rank(), python_multiprocessing=False,

@@ -42,6 +42,7 @@ class TinyForCausalLM(nn.Cell):
     def __init__(self, config):
         super().__init__(auto_prefix=False)
         self.random = np.random.RandomState(3)
+        self.settings = config
         rows = WORLD if os.environ.get("CKPTTOOL_SHARDED") else 1
         self.embedding = self.parameter("model.embedding.weight", 8, 8, parts=rows)
         self.output = self.parameter("model.output.weight", 8, 8, parts=rows)
@@ -77,7 +78,13 @@ class TinyForCausalLM(nn.Cell):
         result = mint.matmul(hidden[:, : self.output.shape[0]], self.output)
         if self.adapter is not None:
             result = result + mint.matmul(hidden, self.adapter)
-        loss = mint.mean(mint.square(result * self.norm + self.norm - 1.0))
+        rate = getattr(self.settings, "dropout", 0.0)
+        if rate:
+            result = ms.ops.dropout(result, p=rate)
+        result = result * self.norm + self.norm - 1.0
+        if getattr(self.settings, "noisy", False):
+            result = result - mint.sin(3 * x)
+        loss = mint.mean(mint.square(result))
         if str(STATE["step"] + 1) in os.environ.get("CKPTTOOL_NAN_AT", "").split(","):
             loss = loss * float("nan")
         return (loss,) if mindformers.__version__.startswith("1.") else loss
