@@ -160,8 +160,8 @@ def scan(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -249,8 +249,8 @@ def verify(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         question: The shards to check, and how thoroughly.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -300,8 +300,8 @@ def inspect(
         tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
         stats: Also read the data, and show its norm, extremes, NaN, infinities and zeros.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
 
     Raises:
         UnknownLayoutError: ckpttool recognizes nothing there.
@@ -332,8 +332,8 @@ def diff(
         tree: Tree in which checkpoint names are looked up.
         checkpoint: Name of a checkpoint. Default: the newest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         level: Compare headers, every bit, or every element.
         tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
         exit_code: Exit with 10 if a tensor differs.
@@ -406,8 +406,8 @@ def resolve(
         data: The changes to the data.
         node: The disk and the launchers; None for this machine's.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -486,8 +486,8 @@ def health(
         question: The threshold and the evidence to judge by.
         verdicts: The verdicts on the tree's checkpoints at level NUMERICS, to judge the shards as well.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -689,8 +689,8 @@ def launch(
         disk: As in `preflight`.
         node: As in `preflight`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -808,8 +808,8 @@ def preflight(
         disk: The source of free space and permissions; None for the file systems of this machine.
         node: The source of facts about this disk and other machines; None for this machine.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -916,8 +916,8 @@ def postflight(
             newest save before the first new step.
         wait: Wait up to this long until the logs show the answer, such as 10m (a bare number is minutes).
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         config: Training config, to read world size, batch size and sink size from.
         report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
         allow: Accept findings with this code; repeatable.
@@ -1045,8 +1045,8 @@ def report(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
         form: `html` for a self-contained page, or `markdown` for less than 60,000 characters.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1188,8 +1188,8 @@ def seal(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or empty for the latest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1241,8 +1241,8 @@ def heal(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         order: The checkpoint, the rank to copy from, and whether to apply the heal.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1307,8 +1307,8 @@ def prune(
         order: How to check, what to do, and how long to wait for a save in progress.
         waiting: Called with the reason for waiting, whenever the reason changes.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1364,8 +1364,8 @@ def repair_meta(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The name or prefix of the checkpoint. Default: the newest intact one.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1498,8 +1498,8 @@ def trash(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1533,8 +1533,8 @@ def empty_trash(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1704,8 +1704,8 @@ def fp8_probe(
         stats: Write the numbers of each tensor as JSON lines.
         top: Maximum number of rows per table.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
 
     Raises:
         UnknownLayoutError: ckpttool does not recognize the content.
@@ -1743,8 +1743,8 @@ def part(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PartQuestion`.
         read: Reports from earlier reads, by path, for use if the files are unchanged.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, olmo-core, automodel,
-            torch-dcp, loose-file.
+            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, loose-file.
         out: File or folder for the part.
         part: Number of this part, from 1; auto: number from the launcher.
         split: How to divide the visible files among the processes.

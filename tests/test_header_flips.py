@@ -16,7 +16,7 @@ from tests.support.commands import ask
 from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
 from tests.support.trees import TreeBuilder
 
-NONE_TO_RESUME = {"hf_only_model", "titan_last_model_only", "loose_models", "mcore_integrity"}
+NONE_TO_RESUME = {"composer_weights", "hf_only_model", "titan_last_model_only", "loose_models", "mcore_integrity"}
 """Without two saves that a training can be resumed from."""
 
 TREES = sorted(set(truths()) - NONE_TO_RESUME)

@@ -1724,6 +1724,7 @@ class Code(metaclass=Rows):
                 "With `dataloader` in `exclude_from_loading` every start reads the data from the beginning."
             ),
             "OLMo-core": "`load_trainer_state: false`: a start from `load_path` reads them from the beginning.",
+            "Composer": "With `spin_dataloaders: false` an epoch is read from its beginning.",
         },
         to_do=(
             "For future saves, use a data loader that saves its position, if the trainer stores it.",
@@ -1870,6 +1871,7 @@ class Code(metaclass=Rows):
             ),
             "torchtitan": "`keep_latest_k = 1`: stops with a ValueError when it starts.",
             "OLMo-core": "`max_checkpoints: 1`: writes first, then deletes the previous one.",
+            "Composer": "`save_num_checkpoints_to_keep: 1`: writes first, then deletes the older one.",
             "Accelerate": (
                 "`ProjectConfiguration(total_limit=1)`: deletes first and then writes. It is set in a script, "
                 "which is not read."

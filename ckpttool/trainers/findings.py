@@ -112,6 +112,7 @@ class TrainersCode(metaclass=Rows):
             ),
             "Hugging Face's Trainer": "Ends with exit 0 after one step, or none.",
             "Lightning": "Ends with exit 0 without a step, or with a MisconfigurationException.",
+            "Composer": "`max_duration` is reached: stops with a ValueError.",
         },
         to_do=(
             "To train longer, raise runner_config.epochs (MindFormers), max_steps or the epochs in the config.",
@@ -142,6 +143,10 @@ class TrainersCode(metaclass=Rows):
                 "`ckpt_path: last`: the `last*.ckpt` with the latest modification time. If no ModelCheckpoint writes "
                 "such a file, the run starts from scratch with a warning, which is more severe."
             ),
+            "Composer": (
+                "`autoresume: true`: the target of the link latest-rank0.pt. Without the link, it starts at step 0. If "
+                "`save_latest_filename` is off, it stops with a ValueError, which is more severe."
+            ),
             "Accelerate": (
                 "`load_state()` with automatic naming: the highest number. It is called in a script, which is not read."
             ),
@@ -168,6 +173,9 @@ class TrainersCode(metaclass=Rows):
             ),
             "Lightning": (
                 "`save_weights_only: true`, if no other ModelCheckpoint saves everything: stops with a KeyError."
+            ),
+            "Composer": (
+                "`save_weights_only: true`: silently loads such a file and starts at step 0; stops at such a folder."
             ),
             "torchtitan": (
                 "`last_save_model_only`, on by default since 0.2: only the last save of a completed run contains "
@@ -217,6 +225,7 @@ class TrainersCode(metaclass=Rows):
             "Hugging Face's Trainer": (
                 '`save_strategy: "no"`. Without quotes YAML makes it false, and Trainer stops with a ValueError.'
             ),
+            "Composer": "`save_num_checkpoints_to_keep: 0` on a local disk; no `save_folder` is a note.",
             "Lightning": "`enable_checkpointing: false`, or `save_top_k: 0` without `save_last`.",
             "torchtitan": (
                 "`enable`, which is off by default; the command line can still switch it on, so this is a note."

@@ -52,7 +52,7 @@ _SAVES = (
 
 _BESIDE = (
     ("SkyRL", r"latest_ckpt_global_step\.txt"),
-    ("Composer", r"ep[0-9]+-ba[0-9]+(?:-rank[0-9]+)?\.pt|latest-rank[0-9]+\.pt(?:\.symlink)?"),
+    ("Composer with compression", r"(?:ep[0-9]+-ba[0-9]+|latest-rank[0-9]+).*\.(?:tar|tgz|pt\.(?!symlink)).*"),
     ("NeMo", r".+\.nemo"),
     ("Keras", r".+\.(?:keras|weights\.h5)"),
     ("TensorFlow", r".+\.data-[0-9]{5}-of-[0-9]{5}"),

@@ -88,6 +88,15 @@ OLMO = """\
   }
 }
 """
+COMPOSER = """\
+global_train_batch_size: 16
+save_folder: run/checkpoints
+save_num_checkpoints_to_keep: 2
+save_weights_only: false
+autoresume: false
+load_path: run/checkpoints/ep0-ba8-rank0.pt
+spin_dataloaders: true
+"""
 HEALTHY = {
     "args.yaml": ("huggingface", HF),
     "train.toml": ("torchtitan", TITAN),
@@ -96,6 +105,7 @@ HEALTHY = {
     "several.yaml": ("lightning", OF_SEVERAL),
     "ds.json": ("deepspeed", DEEPSPEED),
     "config.json": ("olmo-core", OLMO),
+    "pretrain.yaml": ("composer", COMPOSER),
 }
 
 NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
@@ -127,6 +137,19 @@ BREAKS = [
     ("config.json", ('checkpoints": 3', 'checkpoints": 1'), Code.KEEPS_ONE_CHECKPOINT, NOTE, 9),
     ("config.json", ('state": null', 'state": false'), Code.DATA_RESTARTS, NOTE, 6),
     ("ds.json", ('universal": false', 'universal": true'), DeepSpeedCode.UNIVERSAL_STAYS, NOTE, 7),
+    ("pretrain.yaml", ("keep: 2", "keep: 1"), Code.KEEPS_ONE_CHECKPOINT, NOTE, 3),
+    ("pretrain.yaml", ("keep: 2", "keep: 0"), TrainersCode.SAVES_NOTHING, SUSPECT, 3),
+    ("pretrain.yaml", ("save_folder: run/checkpoints\n", ""), TrainersCode.SAVES_NOTHING, NOTE, 4),
+    ("pretrain.yaml", ("weights_only: false", "weights_only: true"), TrainersCode.ONLY_MODEL_SAVED, SUSPECT, 4),
+    ("pretrain.yaml", ("autoresume: false", "autoresume: true"), TrainersCode.RESUME_TRUE, NOTE, 5),
+    (
+        "pretrain.yaml",
+        ("autoresume: false", "autoresume: true\nsave_latest_filename: null"),
+        TrainersCode.RESUME_TRUE,
+        SUSPECT,
+        6,
+    ),
+    ("pretrain.yaml", ("dataloaders: true", "dataloaders: false"), Code.DATA_RESTARTS, NOTE, 7),
 ]  # fmt: skip
 
 

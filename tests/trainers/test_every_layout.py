@@ -195,6 +195,16 @@ def _folder_holds_step_3(root: Path) -> int:
     return 3
 
 
+def _composer(name: str) -> Callable[[Path], Path]:
+    return lambda base: Path(shutil.copytree(LAYOUTS / name, base / "saves", symlinks=True))
+
+
+def _composer_holds_step_8(root: Path) -> int:
+    (root / "ep1-ba14-rank0.pt").unlink()
+    shutil.copyfile(root / "ep0-ba8-rank0.pt", root / "ep1-ba14-rank0.pt")
+    return 8
+
+
 def _accelerate(base: Path) -> Path:
     root = _real("accel_ddp2")(base)
     shutil.rmtree(root / "checkpoints/checkpoint_0")
@@ -337,6 +347,25 @@ CASES = [
         stray=_write("epoch=0-step=6.ckpt/notes.txt"),
         lie=_folder_holds_step_3,
         forget=_write("epoch=0-step=6.ckpt/.metadata", "{"),
+    ),
+    Case(
+        layout="composer",
+        build=_composer("composer_single"),
+        saves=("ep0-ba8-rank0.pt", "ep1-ba12-rank0.pt", "ep1-ba14-rank0.pt"),
+        lose=NotAsked(why="a save is one file", so=lambda _, inventory: len(inventory.checkpoints[1].shards) == 1),
+        stray=_write("notes.txt"),
+        lie=_composer_holds_step_8,
+        forget=_write("ep1-ba14-rank0.pt", "PK\x03\x04"),
+    ),
+    Case(
+        layout="composer",
+        build=_composer("composer_fsdp"),
+        saves=("ep0-ba6", "ep1-ba12"),
+        cut_off=_remove("ep1-ba12/.metadata"),
+        lose=_remove("ep1-ba12/__1_0.distcp"),
+        stray=_write("notes.txt"),
+        lie=_older_in_its_place("ep1-ba12", "ep0-ba6", 6),
+        forget=_write("ep1-ba12/.metadata", "{"),
     ),
     Case(
         layout="verl",

@@ -68,7 +68,7 @@ SAVES = saves_told()
 
 FILES = {
     "SkyRL": ("latest_ckpt_global_step.txt",),
-    "Composer": ("ep0-ba50-rank0.pt", "ep1-ba100-rank0.pt", "latest-rank0.pt"),
+    "Composer with compression": ("ep0-ba50-rank0.pt.lz4", "ep1-ba100-rank0.pt.lz4", "latest-rank0.pt.lz4"),
     "NeMo": ("gpt.nemo",),
     "Keras": ("model.01.keras", "model.02.keras"),
     "TensorFlow": ("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"),

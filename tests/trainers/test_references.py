@@ -21,6 +21,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers import (
     accelerate,
     automodel,
+    composer,
     deepspeed,
     hf_saves,
     huggingface,
@@ -39,6 +40,10 @@ from ckpttool.trainers.accelerate.layout import AccelerateLayout
 from ckpttool.trainers.automodel import resumes as automodel_resumes
 from ckpttool.trainers.automodel.layout import AutoModelLayout
 from ckpttool.trainers.base import Effects, Layout, LayoutSigns, Resume, Trainer, referred
+from ckpttool.trainers.composer import config as composer_config
+from ckpttool.trainers.composer import effects as composer_effects
+from ckpttool.trainers.composer import own_choice as composer_choice
+from ckpttool.trainers.composer.layout import ComposerLayout
 from ckpttool.trainers.deepspeed import config as deepspeed_config
 from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
 from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
@@ -98,6 +103,7 @@ from ckpttool.trainers.verl.layout import VerlLayout
 LAYOUTS: tuple[Callable[[], Layout], ...] = (
     AccelerateLayout,
     AutoModelLayout,
+    ComposerLayout,
     DeepSpeedTags,
     HfTrainerLayout,
     LightningLayout,
@@ -112,7 +118,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
     VerlLayout,
 )
 SIGNS: tuple[LayoutSigns, ...] = (
-    *(one.LAYOUT for one in (accelerate, automodel, deepspeed, huggingface, lightning, megatron)),
+    *(one.LAYOUT for one in (accelerate, automodel, composer, deepspeed, huggingface, lightning, megatron)),
     *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
@@ -129,6 +135,7 @@ START_LOGS: tuple[Callable[[str], tuple[str, ...]], ...] = (huggingface_places.s
 HEALTH_FILES: tuple[Callable[[], HealthFile], ...] = (MindFormersHealthFile,)
 CONFIG_CLASSES: tuple[Callable[[], ConfigReader], ...] = (TrainConfigs,)
 CONFIGS: tuple[ConfigReader, ...] = (
+    composer_config.CONFIGS,
     deepspeed_config.CONFIGS,
     huggingface_config.CONFIGS,
     lightning_config.CONFIGS,
@@ -144,6 +151,7 @@ SIMULATOR_CLASSES: tuple[Callable[[], Simulator], ...] = (MindFormersSimulator,)
 SIMULATORS: tuple[Simulator, ...] = (
     accelerate_choice.SIMULATOR,
     automodel_resumes.SIMULATOR,
+    composer_choice.SIMULATOR,
     deepspeed_resumes.SIMULATOR,
     huggingface_choice.SIMULATOR,
     lightning_choice.SIMULATOR,
@@ -157,6 +165,7 @@ SIMULATORS: tuple[Simulator, ...] = (
 EVIDENCE: tuple[Callable[[Storage, RunConfig | None], Evidence], ...] = (strategy.world_evidence,)
 OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] = (
     automodel_resumes.objections,
+    composer_effects.objections,
     deepspeed_resumes.objections,
     hf_saves.objections,
     megatron_resumes.objections,
@@ -167,6 +176,7 @@ OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] 
 EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     accelerate_resumes.effects,
     automodel_resumes.effects,
+    composer_effects.effects,
     deepspeed_resumes.effects,
     huggingface_effects.effects,
     lightning_effects.effects,

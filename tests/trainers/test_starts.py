@@ -70,6 +70,12 @@ def last_changed(saves: Path) -> str | None:
     return lasts[-1].resolve().name if lasts else None
 
 
+def linked(saves: Path) -> str | None:
+    """Take what the link leads to."""
+    link = saves / "latest-rank0.pt"
+    return link.resolve().name if link.exists() else None
+
+
 OWN = {
     "huggingface": Own(tree="hf_single", saves="", takes=highest(r"checkpoint-(\d+)")),
     "accelerate": Own(tree="accel_ddp2", saves="checkpoints", takes=highest(r"checkpoint_(\d+)")),
@@ -80,6 +86,8 @@ OWN = {
     "olmo-core": Own(tree="olmo_2ranks", saves="", takes=highest(r"step(\d+)")),
     "orbax": Own(tree="orbax_standard", saves="", takes=highest(r"(\d+)")),
     "lightning": Own(tree="light_single", saves="checkpoints", takes=last_changed, tracker="last.ckpt"),
+    "composer": Own(tree="composer_single", saves="", takes=linked, tracker="latest-rank0.pt"),
+    "composer, sharded": Own(tree="composer_fsdp", saves="", takes=linked, tracker="latest-rank0.pt"),
     "deepspeed": Own(
         tree="ds_zero1_2ranks", saves="", takes=named("latest", str), tracker="latest", older="global_step3"
     ),

@@ -36,6 +36,8 @@ class LintedConfigs:
     rules: tuple[Rule[View], ...]
     replicas: Callable[[View], int | None] = _not_reported
     """Counts the config's data-parallel ranks; None if the number is not set, or depends on the start."""
+    batch: Callable[[View], int | None] = _not_reported
+    """Returns the config's global batch size; None if it is not set, or depends on the start."""
 
     def may_be_own(self, content: bytes) -> bool:
         """Return whether the file contains any of the trainer's own words."""
@@ -56,7 +58,7 @@ class LintedConfigs:
             text=file.document.text,
             settings=settings,
             world_size=None,
-            global_batch_size=None,
+            global_batch_size=self.batch(view),
             sink_size=None,
             prefix=None,
             findings=(),

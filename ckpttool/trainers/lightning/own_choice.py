@@ -17,9 +17,9 @@ from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
 from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
+from ckpttool.trainers.common.torch_files import is_torn
 from ckpttool.trainers.lightning import TRAINER, hpc_number, is_last
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
-from ckpttool.trainers.lightning.record import is_torn
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View

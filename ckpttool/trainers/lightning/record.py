@@ -8,16 +8,14 @@ Source:
 from __future__ import annotations
 
 from ckpttool.core.domain.checkpoint import Content
-from ckpttool.core.domain.finding import Finding, Severity, helped
-from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import plain_values, value_at
-from ckpttool.core.storage.base import ByteSource, NotRegularError, Storage
+from ckpttool.core.storage.base import ByteSource
 from ckpttool.trainers.common.saved_values import count_at
 
 _FIT = ("loops", "fit_loop")
 _BATCHES = (*_FIT, "epoch_loop.batch_progress")
-_ZIP = b"PK\x03\x04"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,31 +89,3 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
         has_loader_state=bool(value_at(tree, *_FIT, "state_dict", "combined_loader")),
         content=content,
     )
-
-
-def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Report an archive without a valid end.
-
-    If the end is valid, the data before it are not checked.
-
-    Raises:
-        OSError: The disk could not be read.
-    """
-    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
-    from ckpttool.core.formats.torch.zip_end import archive_begin
-
-    if archive_begin(source, source.stamp.size)[0] == 0 or not source.read(0, len(_ZIP)).startswith(_ZIP):
-        return ()
-    findings = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
-    return tuple(helped(replace(finding, path=path)) for finding in findings)
-
-
-def is_torn(storage: Storage, name: str) -> bool:
-    """Return whether a file's end is missing; folders are checked elsewhere."""
-    try:
-        with storage.open(name) as source:
-            return bool(cut(source, name))
-    except NotRegularError:
-        return False
-    except OSError:
-        return True

@@ -17,8 +17,9 @@ from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
+from ckpttool.trainers.common.torch_files import cut
 from ckpttool.trainers.lightning import META, TRAINER, hpc_number, is_bare, is_last, is_save, is_version, step_in
-from ckpttool.trainers.lightning.record import Record, cut, read_record
+from ckpttool.trainers.lightning.record import Record, read_record
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 METADATA = ".metadata"
 UNFINISHED = f"{METADATA}.tmp"
-COMPOSER_TIME = "state.timestamp.Timestamp."
-"""Prefix of Composer's counters: `batch` is the step."""
 WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
 OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 

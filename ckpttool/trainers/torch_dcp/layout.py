@@ -17,7 +17,7 @@ from ckpttool.trainers.common import TRACKER, TRACKERS
 from ckpttool.trainers.common.tracker_file import lacks_its_saves
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp import COMPOSER_TIME, LAYOUT, METADATA, TRAINER, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp import LAYOUT, METADATA, TRAINER, UNFINISHED, is_store
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
@@ -119,10 +119,6 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 
     keys: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
-    if any(
-        tensor_name.startswith(COMPOSER_TIME) for tensor_name in store.names
-    ):  # its `iteration` counts nothing by default
-        keys = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
     numbers = progress(storage, name, store, keys)
     has_optimizer = any(part in _OPTIMIZER for tensor_name in store.names for part in tensor_name.split(".")[:2])
     return SaveRecord(

@@ -196,8 +196,8 @@ def test_a_copy_into_a_file_that_sets_its_time_back_leaves_it_unknown_until_it_i
 
 @pytest.fixture
 def slices(tmp_path: Path) -> Path:
-    """Three saves of slices, of which a check of the headers opens only the last slice of each file."""
-    shutil.copytree(FIXTURES / "composer_fsdp", tmp_path / "run")
+    """Two saves of slices, of which a check of the headers opens only the last slice of each file."""
+    shutil.copytree(FIXTURES / "layouts" / "composer_fsdp", tmp_path / "run", symlinks=True)
     return tmp_path / "run"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code
-from tests.support.answers import FIXTURES, going, plan, refusal, scanned, why_not
+from tests.support.answers import FIXTURES, refusal, scanned, why_not
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
 
@@ -29,17 +29,6 @@ def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(
     assert not answer.is_sure
     (root / "step_5" / "__0_0.distcp").unlink()
     assert why_not(refusal(root)) == [("step_5", {Code.UNSUPPORTED_FORMAT, Code.SHARD_MISSING})]
-
-
-def test_the_step_of_composers_sharded_saves_is_their_count_of_batches(tmp_path: Path) -> None:
-    """`Timestamp.iteration` stays 0 unless a length is given for it, and the names count epochs and batches."""
-    root = shutil.copytree(FIXTURES / "composer_fsdp", tmp_path / "run")
-    saves = {save.name: save.step for save in scanned(root).checkpoints}
-    assert saves == {"ep0-ba50": 50, "ep1-ba100": 100, "ep1-ba150": 150}
-    assert plan(root).point.checkpoint.name == "ep1-ba150"
-    (root / "ep0-ba50").rename(root / "ep9-ba900")
-    assert plan(root).point.checkpoint.name == "ep1-ba150"
-    assert going(root) == {"ep1-ba100"}
 
 
 def test_a_save_with_a_cut_file_is_marked_although_its_files_belong_to_all_ranks(tmp_path: Path) -> None:

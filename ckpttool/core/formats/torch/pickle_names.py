@@ -99,6 +99,7 @@ _KNOWN = {
         "torch.nn.parameter": "Buffer Parameter UninitializedBuffer UninitializedParameter",
         "torch.serialization": "_get_layout",
         "torch.storage": "TypedStorage UntypedStorage _TypedStorage _UntypedStorage",
+        "torch.torch_version": "TorchVersion",
         "torch_npu.utils.storage": "_rebuild_npu_tensor",
         "types": "GenericAlias SimpleNamespace",
         "typing": "Any AnyStr Callable ClassVar DefaultDict Dict FrozenSet Generic Iterable List Literal Mapping "

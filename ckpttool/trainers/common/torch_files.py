@@ -1,0 +1,37 @@
+"""Saves that are one file of `torch.save`: whether the end of the file is missing."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.finding import Finding, Severity, helped
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.storage.base import ByteSource, NotRegularError, Storage
+
+_ZIP = b"PK\x03\x04"
+
+
+def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
+    """Report an archive without a valid end.
+
+    If the end is valid, the data before it are not checked.
+
+    Raises:
+        OSError: The disk could not be read.
+    """
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+    from ckpttool.core.formats.torch.zip_end import archive_begin
+
+    if archive_begin(source, source.stamp.size)[0] == 0 or not source.read(0, len(_ZIP)).startswith(_ZIP):
+        return ()
+    findings = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
+    return tuple(helped(replace(finding, path=path)) for finding in findings)
+
+
+def is_torn(storage: Storage, name: str) -> bool:
+    """Return whether a file's end is missing; folders are checked elsewhere."""
+    try:
+        with storage.open(name) as source:
+            return bool(cut(source, name))
+    except NotRegularError:
+        return False
+    except OSError:
+        return True
