@@ -310,13 +310,17 @@ def _unreached(facts: _Facts, saved: Step, source: StepSource | None) -> str | N
 def _resume(facts: _Facts, saved: Step, source: StepSource | None) -> Resume:
     before, after = facts.world_sizes(saved)
     known = [trainer for trainer in (facts.trainer, facts.logger) if trainer is not None]
+    lost_by = next((trainer.title for trainer in known if not trainer.restores_random_state), None)
+    why_lost = None if lost_by is None else f"{lost_by} restores no random-number state"
+    if not known:
+        why_lost = "some trainers restore no random-number state, and the checkpoint folder would show which one it is"
     return Resume(
         saved=saved,
         saves=facts.saves,
         is_planned=source is not StepSource.TREE,
         is_averaged=any(trainer.logs_mean_loss for trainer in known),
         changes_arithmetic=before is not None and after is not None and before != after,
-        random_state_lost_by=next((trainer.title for trainer in known if not trainer.restores_random_state), None),
+        random_state_lost_by=why_lost,
     )
 
 

@@ -216,7 +216,7 @@ class TestTree:
 
     @pytest.mark.usefixtures("tree")
     def test_another_number_of_ranks_changes_the_arithmetic_lawfully(self) -> None:
-        assert compare("rng_lost").code == ExitCode.DAMAGE
+        assert compare("rng_lost").code == ExitCode.INCOMPLETE  # the trainer is unknown
         logs = ("--before", BEFORE, "--after", after("rng_lost"), "--json")
         assert "MindFormers restores no random-number state" in ask("postflight", "output", *logs).json["missing"]
         said = ask("postflight", "output", *logs, "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml"))
@@ -244,6 +244,34 @@ def piped(text: str, way: str) -> Said:
 def doubled(batch: int = 16) -> str:
     """The plan of a resume with another batch size, whose steps are counted in its own batches."""
     return plan(data=json.loads(plan())["data"] | {"global_batch_size": batch, "next_step": 251})
+
+
+class TestNotFinite:
+    @pytest.mark.parametrize("column", ["loss", "grad_norm"])
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    @pytest.mark.parametrize("first", [501, 502, 515])
+    def test_a_value_that_is_no_longer_finite_is_a_fault(
+        self, column: str, value: str, first: int, tmp_path: Path
+    ) -> None:
+        rows = [{**row, column: value} if int(row["step"]) >= first else row for row in rows_of(after("exact"))]
+        log = write_rows(tmp_path / "after.csv", rows)
+        said = ask("postflight", "--before", BEFORE, "--after", log, "--from-step", "500", "--json")
+        assert (said.code, codes(said)) == (ExitCode.DAMAGE, ["resume-differs"])
+        assert f"of step {first} is {value}" in said.json["findings"][0]["message"]
+
+    def test_a_first_run_that_was_not_finite_is_compared_up_to_there(self, tmp_path: Path) -> None:
+        rows = [{**row, "loss": "nan"} if int(row["step"]) >= 520 else row for row in rows_of(BEFORE)]
+        log = write_rows(tmp_path / "before.csv", rows)
+        said = ask("postflight", "--before", log, "--after", after("exact"), "--from-step", "500", "--json")
+        assert said.code == ExitCode.OK
+        assert "steps 501 to 519" in said.json["summary"]
+
+    def test_a_log_without_a_loss_is_the_reason(self, tmp_path: Path) -> None:
+        rows = [{name: value for name, value in row.items() if name != "loss"} for row in rows_of(after("exact"))]
+        log = write_rows(tmp_path / "after.csv", rows)
+        said = ask("postflight", "--before", BEFORE, "--after", log, "--from-step", "500", "--json")
+        assert said.code == ExitCode.INCOMPLETE
+        assert "logged no finite loss" in said.json["missing"]
 
 
 class TestPlan:

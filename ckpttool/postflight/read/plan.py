@@ -48,16 +48,10 @@ class Plan:
 
 
 def is_plan(path: str | None) -> bool:
-    """Return whether a path names a plan and not a tree: standard input, or a file that begins as a JSON object."""
+    """Return whether a path names a plan and not a tree: standard input, or a JSON file."""
     if path == STDIN:
         return True
-    if path is None or not path.endswith(".json") or not os.path.isfile(path):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return b'"schema"' in file.read(1 << 12)
-    except OSError:
-        return False
+    return path is not None and path.endswith(".json") and os.path.isfile(path)
 
 
 def read_plan(path: str) -> Plan:

@@ -9,6 +9,7 @@ right resumes exceeds them. Logs of accelerators and of larger models have not c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -59,7 +60,7 @@ class Resume:
     changes_arithmetic: bool = False
     """Whether ranks, precision or device differ, so that random numbers and roundings may differ, too."""
     random_state_lost_by: str | None = None
-    """The trainer, if none of its resumes restores the random numbers; dropout masks then differ lawfully."""
+    """Why no resume may restore the random numbers, in one clause, so that dropout masks may differ lawfully."""
 
 
 class NothingToCompare(Exception):  # noqa: N818  the name is a statement
@@ -81,6 +82,30 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         raise NothingToCompare("the resumed run has not logged a step yet")
     if not any(row.step <= resume.saved for row in before):
         raise NothingToCompare(f"the log has no step before the save at step {resume.saved}")
+    comparison = _compared(before, after, resume)
+    diverged = _first_non_finite(before, after, resume.saved)
+    if diverged is None:
+        return comparison
+    return replace(comparison, aspects=(*map(_weaker, comparison.aspects[:-1]), diverged))
+
+
+def _first_non_finite(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step) -> Judged | None:
+    """Report the first repeated step whose loss or gradient norm is not finite, although it was in the first run."""
+    rows = {row.step: row for row in before}
+    for row in after:
+        old = rows.get(row.step)
+        if row.step <= saved or old is None:
+            continue
+        for name, value in (("loss", loss_of), ("gradient norm", norm_of)):
+            first, second = value(old), value(row)
+            if first is not None and second is not None and math.isfinite(first) and not math.isfinite(second):
+                why = f"the {name} of step {row.step} is {second}; the first run logged {first:g}"
+                return Judged(aspect=Aspect.UPDATE, state=State.CONTRADICTED, word=Word.DIFFERS, why=why)
+    return None
+
+
+def _compared(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume: Resume) -> Comparison:
+    """Compare the finite values of both logs."""
     interval = interval_of(before)
     first = after[0].step
     position, resume = _position(first, interval, resume)
@@ -104,7 +129,7 @@ def compare(before: Sequence[StepMetrics], after: Sequence[StepMetrics], resume:
         weights = judged_start(before, after, loss, resume.saved)
         return replace(comparison, loaded=None, repeated=(), median_z=None, aspects=_of_start(position, weights))
     if loss is None:
-        return replace(comparison, aspects=(position, *_unjudged(before, resume.saved), _of_rate(rate)))
+        return replace(comparison, aspects=(position, *_unjudged(before, after, resume.saved), _of_rate(rate)))
     if starts_from_scratch(loss, resume.saved, resume.saves):
         scratch = Judged(
             aspect=Aspect.WEIGHTS,
@@ -296,19 +321,25 @@ def _rows(before: Sequence[StepMetrics], after: Sequence[StepMetrics], steps: Se
     rows = []
     for step in steps:
         old, new = first[step], second[step]
-        if old is not None and new is not None:
+        if old is not None and new is not None and math.isfinite(old) and math.isfinite(new):
             rows.append(Repeated(step=step, before=old, after=new))
     return rows
 
 
-def _unjudged(before: Sequence[StepMetrics], saved: Step) -> tuple[Judged, Judged]:
-    """Return data and weights, if too few rows before the save show the step noise."""
-    count = sum(1 for row in before if row.step <= saved and row.loss is not None)
-    why = f"{counted(count, 'row')} with a loss before the save; the step noise needs {LEAST_ROWS}"
+def _unjudged(before: Sequence[StepMetrics], after: Sequence[StepMetrics], saved: Step) -> tuple[Judged, Judged]:
+    """Return data and weights, if a log lacks the loss, or too few rows before the save show the step noise."""
+    count = sum(1 for row in before if row.step <= saved and _is_finite(row.loss))
+    why = f"{counted(count, 'row')} with a finite loss before the save; the step noise needs {LEAST_ROWS}"
+    if count >= LEAST_ROWS and not any(_is_finite(row.loss) for row in after):
+        why = "the resumed run logged no finite loss"
     return (
         Judged(aspect=Aspect.DATA, state=State.NOT_SHOWN, why=why),
         Judged(aspect=Aspect.WEIGHTS, state=State.NOT_SHOWN, why=why),
     )
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _of_rate(rate: Rate) -> Judged:

@@ -116,8 +116,7 @@ def judged_weights(  # noqa: PLR0913  callers name them
         data: The judgement of the data.
         has_first: Whether the first step after the save is among them.
         changes_arithmetic: Whether ranks, precision or device differ.
-        random_state_lost_by: The trainer, if it does not restore the random numbers and dropout may be the reason for
-            the differences.
+        random_state_lost_by: Why dropout may be the reason for the differences, in one clause, or None if it may not.
         is_fine: Whether the log is printed finely enough for a proof.
     """
 
@@ -133,7 +132,7 @@ def judged_weights(  # noqa: PLR0913  callers name them
     if random_state_lost_by is not None:
         middle = median(largest_z(columns, steps)[:JUDGED])
         why = f"the repeated steps differ by {middle:.2g} of the step noise, as with other dropout masks"
-        return judged(State.NOT_SHOWN, f"{why}: {random_state_lost_by} restores no random-number state")
+        return judged(State.NOT_SHOWN, f"{why}: {random_state_lost_by}")
     return judged(*_by_difference(columns, steps, changes_arithmetic=changes_arithmetic, is_fine=is_fine))
 
 
