@@ -15,7 +15,7 @@ from ckpttool.core.domain.expectation import (
     ExpectedFiles,
     FilesByPath,
     FilesByRank,
-    cut_short,
+    of_other_length,
 )
 from ckpttool.core.domain.finding import Code, Finding, blocking, damage, helped, in_order, note, unknown
 from ckpttool.core.domain.frozen import replace
@@ -252,8 +252,8 @@ def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
     ]
 
 
-def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    return cut_short(
+def _of_other_length(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
+    return of_other_length(
         checkpoint.shards, {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
     )
 
@@ -272,5 +272,5 @@ def _files_unknown(checkpoint: Checkpoint, expectation: Expectation) -> list[Fin
 Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
 
 OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _uncertain, _missing, _noted)
-OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _cut_short)
+OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _of_other_length)
 """Rules about a save. Each rule adds its findings once, and never removes the findings of other rules."""

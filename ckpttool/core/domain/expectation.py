@@ -10,9 +10,9 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.core.domain.checkpoint import RunSummary, Topology
-from ckpttool.core.domain.finding import Code, Finding, Row, damage, helped
+from ckpttool.core.domain.finding import Code, Finding, Row, damage, helped, suspect
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.shard import FileStamp, Shard, ShardRole
+from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank
 
 
@@ -137,26 +137,32 @@ class Expected:
     """Findings about the tree, such as a smaller number of ranks that was accepted as intended."""
 
 
-def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
-    """Return findings for files that are shorter than the save's own record requires.
+def of_other_length(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
+    """Return findings for files that are shorter than the save's own record requires, or longer than its last slice.
 
-    Empty files are not included, because they have a separate finding.
+    Empty files are not included, because they have a separate finding. Only a file of slices ends with the last one.
 
     Args:
         shards: The shards of one save.
         stamps: The known stamps of the files, by path.
     """
-    return tuple(
-        helped(
-            damage(
-                Code.SHARD_TRUNCATED,
-                f"has {stamps[shard.path].size} bytes, but the save's own record requires at least {shard.least}",
-                path=shard.path,
-                expected=str(shard.least),
-                actual=str(stamps[shard.path].size),
-                ranks=() if shard.rank is None else (shard.rank,),
+    findings: list[Finding] = []
+    for shard in shards:
+        size = stamps[shard.path].size if shard.path in stamps else 0
+        if shard.least is None or not size:
+            continue
+        ranks = () if shard.rank is None else (shard.rank,)
+        expected, actual = str(shard.least), str(size)
+        if size < shard.least:
+            message = f"has {size} bytes, but the save's own record requires at least {shard.least}"
+            finding = damage(
+                Code.SHARD_TRUNCATED, message, path=shard.path, expected=expected, actual=actual, ranks=ranks
             )
-        )
-        for shard in shards
-        if shard.least is not None and shard.path in stamps and 0 < stamps[shard.path].size < shard.least
-    )
+            findings.append(helped(finding))
+        elif size > shard.least and shard.format is FormatName.TORCH_ZIPS:
+            message = f"has {size} bytes, but its last slice ends at {shard.least}, according to the save's record"
+            finding = suspect(
+                Code.TRAILING_BYTES, message, path=shard.path, expected=expected, actual=actual, ranks=ranks
+            )
+            findings.append(helped(finding))
+    return tuple(findings)

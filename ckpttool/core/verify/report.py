@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.expectation import cut_short
+from ckpttool.core.domain.expectation import of_other_length
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect, worst
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import ScalarRules, ScalarValues, encode_scalars
@@ -239,12 +239,12 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
             yield damage(Code.SHARD_MISSING, message, path=path)
 
 
-def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find files that are shorter than the save's own record states, unless already reported."""
+def files_of_other_length(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
+    """Find files whose length contradicts the save's own record, unless already reported."""
     reported = {(finding.code, finding.path) for report in reports for finding in report.findings}
     reported |= {(finding.code, finding.path) for finding in checkpoint.findings}
     stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
-    for finding in cut_short(checkpoint.shards, stamps):
+    for finding in of_other_length(checkpoint.shards, stamps):
         if (finding.code, finding.path) not in reported:
             yield finding
 

@@ -30,7 +30,7 @@ from ckpttool.core.verify.report import (
     as_sealed,
     changed_headers,
     collect,
-    cut_short_files,
+    files_of_other_length,
     in_order,
     is_as_healed_alone,
     judge,
@@ -217,7 +217,7 @@ class Session:
         companions = self._outside_subset(checkpoint)
         all_reports = (*reports, *companions)
         findings += (
-            *cut_short_files(checkpoint, all_reports),
+            *files_of_other_length(checkpoint, all_reports),
             *changed_headers(all_reports, seals),
             *written_since_seal(all_reports, seals, sealed_at),
         )
