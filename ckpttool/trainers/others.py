@@ -30,7 +30,6 @@ _ANY = "(?s:.+)"
 
 _SAVES = (
     _Save(title="SkyRL", folder="global_step_[0-9]+", holds=("policy|trainer_state\\.pt",)),
-    _Save(title="Lightning with DeepSpeed", folder=r".+\.ckpt", holds=("checkpoint", r"latest|zero_to_fp32\.py")),
     _Save(
         title="OLMo",
         folder="step[0-9]+(?:-unsharded)?",

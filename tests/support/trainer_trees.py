@@ -144,3 +144,13 @@ _EDITS: dict[str, Callable[..., None]] = {
     "remove": _remove, "cut": _cut, "zero": _zero, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
     "mtime": _mtime, "folder": _folder, "link": _link,
 }  # fmt: skip
+
+
+def lay_deepspeed_saves(base: Path) -> Path:
+    """Lay two saves of Lightning's DeepSpeed strategy, from DeepSpeed's own tags: Lightning calls each `checkpoint`."""
+    saves = base / "checkpoints"
+    for step in (3, 6):
+        save = saves / f"epoch=0-step={step}.ckpt"
+        shutil.copytree(LAYOUTS / f"ds_zero1_2ranks/global_step{step}", save / "checkpoint")
+        (save / "latest").write_text("checkpoint")
+    return saves

@@ -27,7 +27,7 @@ from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.support.answers import decide, named, names, scanned, verdict
 from tests.support.faulty_storages import layout_of
-from tests.support.trainer_trees import LAYOUTS, edit_json
+from tests.support.trainer_trees import LAYOUTS, edit_json, lay_deepspeed_saves
 from tests.support.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
 from tests.trainers import toy
 
@@ -205,6 +205,10 @@ def _composer_holds_step_8(root: Path) -> int:
     return 8
 
 
+def _lightning_with_deepspeed(base: Path) -> Path:
+    return lay_deepspeed_saves(base)
+
+
 def _accelerate(base: Path) -> Path:
     root = _real("accel_ddp2")(base)
     shutil.rmtree(root / "checkpoints/checkpoint_0")
@@ -366,6 +370,16 @@ CASES = [
         stray=_write("notes.txt"),
         lie=_older_in_its_place("ep1-ba12", "ep0-ba6", 6),
         forget=_write("ep1-ba12/.metadata", "{"),
+    ),
+    Case(
+        layout="lightning",
+        build=_lightning_with_deepspeed,
+        saves=("epoch=0-step=3.ckpt", "epoch=0-step=6.ckpt"),
+        cut_off=_remove("epoch=0-step=6.ckpt/latest"),
+        lose=_remove("epoch=0-step=6.ckpt/checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        stray=_write("epoch=0-step=6.ckpt/notes.txt"),
+        lie=_folder_holds_step_3,
+        forget=_cut("epoch=0-step=6.ckpt/checkpoint/mp_rank_00_model_states.pt"),
     ),
     Case(
         layout="verl",

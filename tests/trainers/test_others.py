@@ -38,8 +38,6 @@ def lay(root: Path, *files: str) -> Path:
 SAVES_TOLD = """\
 SkyRL: global_step_1 global_step_2: policy/model_world_size_1_rank_0.pt policy/optim_world_size_1_rank_0.pt
     critic/model_world_size_1_rank_0.pt critic/optim_world_size_1_rank_0.pt data.pt trainer_state.pt
-Lightning with DeepSpeed: epoch=0-step=3.ckpt epoch=0-step=6.ckpt: checkpoint/mp_rank_00_model_states.pt
-    checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt latest zero_to_fp32.py
 OLMo: step1000-unsharded step2000-unsharded: model.pt optim.pt train.pt config.yaml
 NeMo: gpt--step=9-last gpt--step=19-last: weights/ weights/common.pt weights/metadata.json context/model.yaml
 PaddleNLP: checkpoint-10 checkpoint-20: model_state.pdparams optimizer.pdopt scheduler.pdparams rng_state.pth

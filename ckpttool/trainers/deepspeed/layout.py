@@ -50,19 +50,8 @@ class DeepSpeedTags(WrittenTogether):
         return own_folder(checkpoint, f"`{LATEST}`")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return `latest` and the model files that replicas share; each rank reads its own layers and experts.
-
-        Source:
-            `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all these files on each machine; DeepSpeed
-            0.19.
-        """
-        from ckpttool.core.domain.placement import ReadByAll
-
-        files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
-        return ReadByAll(
-            surely=(LATEST, *(path for path, parsed in files if parsed is not None and _is_whole_models(parsed))),
-            perhaps=tuple(path for path, parsed in files if parsed is not None and parsed.slice is None),
-        )
+        """Return `latest` and the model files that replicas share; each rank reads its own layers and experts."""
+        return shared_files(checkpoint, LATEST)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read `latest`."""
@@ -104,6 +93,25 @@ class DeepSpeedTags(WrittenTogether):
             settings=tuple(settings),
             remarks=("If it finds nothing, it returns (None, None) without an error: check the returned path.",),
         )
+
+
+def shared_files(checkpoint: Checkpoint, latest: str) -> ReadByAll:
+    """Return the files of a tag that each machine needs.
+
+    Args:
+        checkpoint: The tag.
+        latest: The path of the record that names the tag.
+
+    Source:
+        `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all these files on each machine; DeepSpeed 0.19.
+    """
+    from ckpttool.core.domain.placement import ReadByAll
+
+    files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
+    return ReadByAll(
+        surely=(latest, *(path for path, parsed in files if parsed is not None and _is_whole_models(parsed))),
+        perhaps=tuple(path for path, parsed in files if parsed is not None and parsed.slice is None),
+    )
 
 
 def _is_whole_models(file: StatesFile) -> bool:

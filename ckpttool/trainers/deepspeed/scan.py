@@ -61,7 +61,7 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     pointer = latest_pointer(storage) if listing.has(LATEST) else None
     tag = None if pointer is None else pointer.name
     scanned = map_waiting(
-        lambda name: _scan_tag(storage, name, options, is_latest=name == tag),
+        lambda name: scan_tag(storage, name, options, is_latest=name == tag),
         [name for name in listing.folders() if name != OWN_FOLDER],
     )
     checkpoints = in_order_of_progress(checkpoint for checkpoint in scanned if checkpoint is not None)
@@ -99,8 +99,15 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
     return tracked_in(storage, LATEST, tag, None if match is None else Step(int(match[1])))
 
 
-def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
-    """Return the save in a folder; None if the folder contains no save."""
+def scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
+    """Return the save in a folder; None if the folder contains no save.
+
+    Args:
+        storage: The tree.
+        name: The path of the folder, whose last part is the tag.
+        options: Data to collect in addition to the names.
+        is_latest: Whether `latest` names the tag, so that an empty folder is a save, too.
+    """
     match = re.fullmatch(DEFAULT_TAG, name)
     findings: list[Finding] = []
     entries: list[Entry] = []

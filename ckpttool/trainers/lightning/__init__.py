@@ -1,4 +1,4 @@
-"""Lightning (PyTorch Lightning): a save is one file, or one folder of torch's distributed checkpoints."""
+"""Lightning (PyTorch Lightning): a save is one file, or one folder of torch's distributed checkpoints or DeepSpeed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
+from ckpttool.trainers.deepspeed import LATEST, WRITTEN_BESIDE
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ckpttool.trainers.listing import Listing
 
 SUFFIX = ".ckpt"
@@ -15,6 +18,8 @@ LAST = "last"
 """Prefix of the saves that `ckpt_path="last"` may choose."""
 META = "meta.pt"
 """The file that is written last if a save is a folder."""
+TAG = "checkpoint"
+"""The tag of every save with DeepSpeed: the folder in a save that contains DeepSpeed's files."""
 
 VERSION = b"pytorch-lightning_version"
 """The third key in every save by Lightning's Trainer, found in the first bytes of the file."""
@@ -52,6 +57,11 @@ def is_version(name: str) -> bool:
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
 
 
+def holds_tag(names: Collection[str]) -> bool:
+    """Return whether a save's folder was written with DeepSpeed, judged by the names in it."""
+    return TAG in names and not {LATEST, *WRITTEN_BESIDE}.isdisjoint(names)
+
+
 def step_in(name: str) -> int | None:
     """Return the step in a name of Lightning's form, such as `epoch=1-step=12.ckpt`; None for any other name."""
     steps = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
@@ -61,11 +71,11 @@ def step_in(name: str) -> int | None:
 def recognise(listing: Listing) -> bool:
     """Recognize saves by their content, because other trainers use `*.ckpt` too.
 
-    A file has Lightning's version in its first bytes, and a folder contains `meta.pt`.
+    A file has Lightning's version in its first bytes, and a folder contains `meta.pt`, or DeepSpeed's tag.
     """
     pattern = rf"(?s:.+){re.escape(SUFFIX)}"
     return any(VERSION in head for _, head in listing.heads(pattern)) or any(
-        META in names for _, names in listing.inside(pattern)
+        META in names or holds_tag(names) for _, names in listing.inside(pattern)
     )
 
 
@@ -95,5 +105,6 @@ TRAINER = Trainer(
     configs_at="ckpttool.trainers.lightning.config:CONFIGS",
     intervals_at="ckpttool.trainers.lightning.intervals:intervals",
     simulator_at="ckpttool.trainers.lightning.own_choice:SIMULATOR",
+    objections_at="ckpttool.trainers.lightning.deepspeed_saves:objections",
     effects_at="ckpttool.trainers.lightning.effects:effects",
 )

@@ -16,6 +16,7 @@ from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.lightning import META, TRAINER
 from ckpttool.trainers.lightning.callbacks import fit_prefix
+from ckpttool.trainers.lightning.deepspeed_saves import is_with_deepspeed, record_file
 from ckpttool.trainers.lightning.record import Record, read_record
 
 _ITS_STATE = "the data loader continues from its saved state"
@@ -39,8 +40,11 @@ def effects(resume: Resume) -> Effects:
     """Return the position in the data, which depends on the loader."""
     checkpoint = resume.plan.point.checkpoint
     is_folder = any("/" in shard.path for shard in checkpoint.shards)
+    path = f"{checkpoint.name}/{META}" if is_folder else checkpoint.name
+    if is_with_deepspeed(checkpoint):
+        path = record_file(checkpoint) or path
     try:
-        with resume.storage.open(f"{checkpoint.name}/{META}" if is_folder else checkpoint.name) as source:
+        with resume.storage.open(path) as source:
             record = read_record(source, sharded=is_folder)
     except OSError:  # it was read when the save was judged
         record = Record()

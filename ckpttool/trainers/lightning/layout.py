@@ -10,6 +10,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.lightning import LAYOUT, TRAINER, is_bare, is_last
+from ckpttool.trainers.lightning.deepspeed_saves import is_with_deepspeed
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class LightningLayout(Untracked):
 
         A save in one file needs nothing more.
         """
-        if not any("/" in shard.path for shard in checkpoint.shards):
+        if is_with_deepspeed(checkpoint) or not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
         from ckpttool.trainers.torch_dcp.store import read_store_closely
 
@@ -50,6 +51,10 @@ class LightningLayout(Untracked):
 
         Every process loads the file.
         """
+        if is_with_deepspeed(checkpoint):
+            from ckpttool.trainers.lightning.deepspeed_saves import read_by_all as read_with_deepspeed
+
+            return read_with_deepspeed(checkpoint)
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)

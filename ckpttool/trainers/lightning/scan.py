@@ -18,7 +18,8 @@ from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.common.torch_files import cut
-from ckpttool.trainers.lightning import META, TRAINER, hpc_number, is_bare, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning import META, TAG, TRAINER, hpc_number, is_bare, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning.deepspeed_saves import record_file, scan_folder
 from ckpttool.trainers.lightning.record import Record, read_record
 from ckpttool.trainers.listing import Listing
 
@@ -36,6 +37,8 @@ class SaveEntry:
     """Stamp of the file, or of a folder's record; None if the file does not exist or cannot be read."""
     store: DcpStore | None = None
     """The contents of a folder, apart from its record; None for a file."""
+    tag: Checkpoint | None = None
+    """DeepSpeed's view of the save; None if it was saved without DeepSpeed."""
     is_folder: bool = False
     is_cut_off: bool = False
     """Whether a marker file next to the entry shows that the save is unfinished."""
@@ -89,13 +92,34 @@ def _is_lost_last(entry: Entry) -> bool:
 
 def _entry_of(storage: Storage, entry: Entry, options: ScanOptions) -> SaveEntry:
     if entry.kind is Kind.FOLDER:
-        return _found_folder(storage, entry.name, options)
+        with_deepspeed = _found_tag(storage, entry.name, options)
+        return _found_folder(storage, entry.name, options) if with_deepspeed is None else with_deepspeed
     try:
         with storage.open(entry.name) as source:
             record, findings = read_record(source, sharded=False), cut(source, entry.name)
             return SaveEntry(name=entry.name, record=record, stamp=source.stamp, findings=findings)
     except OSError as error:
         return SaveEntry(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
+
+
+def _found_tag(storage: Storage, name: str, options: ScanOptions) -> SaveEntry | None:
+    """Return a save that was written with DeepSpeed; None for any other save."""
+    try:
+        names = {entry.name for entry in storage.entries(name)}
+        tag = scan_folder(storage, name, options) if TAG in names and META not in names else None
+    except OSError:  # which the scan of the folder reports
+        return None
+    if tag is None:
+        return None
+    record, path = Record(step=tag.step, content=tag.content), record_file(tag)
+    try:
+        if path is not None:
+            with storage.open(path) as source:
+                found = read_record(source, sharded=True)
+            record = record if found.step is None else found
+    except OSError:  # which the scan of the tag reports
+        pass
+    return SaveEntry(name=name, record=record, stamp=None, tag=tag, is_folder=True, findings=tag.findings)
 
 
 def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntry:
@@ -159,7 +183,7 @@ def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
         step=step,
         step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
         shards=_shards(main),
-        topology=Topology(shared=True),
+        topology=Topology(shared=True) if main.tag is None else main.tag.topology,
         format=FormatName.TORCH_ZIP,
         expected=_expected(main),
         commit=_commit(main),
@@ -169,6 +193,8 @@ def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
 
 
 def _shards(entry: SaveEntry) -> tuple[Shard, ...]:
+    if entry.tag is not None:
+        return entry.tag.shards
     if not entry.is_folder:
         shard = Shard(path=entry.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
         return (shard,)
@@ -181,6 +207,8 @@ def _shards(entry: SaveEntry) -> tuple[Shard, ...]:
 
 
 def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
+    if entry.tag is not None:
+        return entry.tag.expected
     if not entry.is_folder:
         return (entry.name,)
     if entry.store is None or entry.store.expected is None:
@@ -195,6 +223,8 @@ def _commit(entry: SaveEntry) -> CommitState:
     """
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
+    if entry.tag is not None:
+        return entry.tag.commit
     if not entry.is_folder:
         return CommitState.UNRECORDED
     if entry.store is None or (entry.stamp is None and entry.findings):
