@@ -47,6 +47,7 @@ from ckpttool.trainers.composer.layout import ComposerLayout
 from ckpttool.trainers.deepspeed import config as deepspeed_config
 from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
 from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
+from ckpttool.trainers.deepspeed_tags import tag as deepspeed_tag
 from ckpttool.trainers.huggingface import config as huggingface_config
 from ckpttool.trainers.huggingface import effects as huggingface_effects
 from ckpttool.trainers.huggingface import intervals as huggingface_intervals
@@ -56,6 +57,7 @@ from ckpttool.trainers.huggingface.layout import HfTrainerLayout
 from ckpttool.trainers.huggingface.log import HfPrinted, HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from ckpttool.trainers.lightning import config as lightning_config
+from ckpttool.trainers.lightning import deepspeed_saves as lightning_deepspeed
 from ckpttool.trainers.lightning import effects as lightning_effects
 from ckpttool.trainers.lightning import intervals as lightning_intervals
 from ckpttool.trainers.lightning import own_choice as lightning_choice
@@ -166,7 +168,8 @@ EVIDENCE: tuple[Callable[[Storage, RunConfig | None], Evidence], ...] = (strateg
 OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] = (
     automodel_resumes.objections,
     composer_effects.objections,
-    deepspeed_resumes.objections,
+    deepspeed_tag.objections,
+    lightning_deepspeed.objections,
     hf_saves.objections,
     megatron_resumes.objections,
     olmo_core_resumes.objections,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.written_together import WrittenTogether
-from ckpttool.trainers.deepspeed import LATEST, LAYOUT, TRAINER, StatesFile, parse
+from ckpttool.trainers.deepspeed import LAYOUT, TRAINER
+from ckpttool.trainers.deepspeed_tags import LATEST
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -51,18 +51,20 @@ class DeepSpeedTags(WrittenTogether):
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Return `latest` and the model files that replicas share; each rank reads its own layers and experts."""
+        from ckpttool.trainers.deepspeed_tags.tag import shared_files
+
         return shared_files(checkpoint, LATEST)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read `latest`."""
-        from ckpttool.trainers.deepspeed.latest import latest_pointer
+        from ckpttool.trainers.deepspeed_tags.latest import latest_pointer
 
         return iter((latest_pointer(storage),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Return the contents of `latest` that name the save."""
         from ckpttool.core.domain.pointer import PointerText
-        from ckpttool.trainers.deepspeed.latest import tag_bytes
+        from ckpttool.trainers.deepspeed_tags.latest import tag_bytes
 
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
 
@@ -93,26 +95,3 @@ class DeepSpeedTags(WrittenTogether):
             settings=tuple(settings),
             remarks=("If it finds nothing, it returns (None, None) without an error: check the returned path.",),
         )
-
-
-def shared_files(checkpoint: Checkpoint, latest: str) -> ReadByAll:
-    """Return the files of a tag that each machine needs.
-
-    Args:
-        checkpoint: The tag.
-        latest: The path of the record that names the tag.
-
-    Source:
-        `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all these files on each machine; DeepSpeed 0.19.
-    """
-    from ckpttool.core.domain.placement import ReadByAll
-
-    files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
-    return ReadByAll(
-        surely=(latest, *(path for path, parsed in files if parsed is not None and _is_whole_models(parsed))),
-        perhaps=tuple(path for path, parsed in files if parsed is not None and parsed.slice is None),
-    )
-
-
-def _is_whole_models(file: StatesFile) -> bool:
-    return file.role is ShardRole.MODEL and file.slice is not None and file.replica is None

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.data_effects import against_size, consumed
+from ckpttool.core.decide.data_effects import consumed
 from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.finding import blocking
 from ckpttool.core.domain.plan import Outcome
-from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
-from ckpttool.trainers.deepspeed import LATEST_UNIVERSAL, TRAINER, parse
-from ckpttool.trainers.deepspeed.latest import latest_pointer
+from ckpttool.trainers.deepspeed import LATEST_UNIVERSAL, TRAINER
+from ckpttool.trainers.deepspeed_tags import parse
+from ckpttool.trainers.deepspeed_tags.latest import latest_pointer
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
     from ckpttool.core.domain.checkpoint import Checkpoint
-    from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.pointer import Pointer
     from ckpttool.trainers.abilities import OwnStart
 
@@ -121,29 +120,6 @@ def effects(resume: Resume) -> Effects:
     )
     position = GoesOn(effect=DataEffect.UNKNOWN, why=why, samples=read.samples, source=read.source)
     return Effects(position=position, settings=(), findings=())
-
-
-def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Report sizes that the loader refuses.
-
-    It refuses different numbers of data-parallel ranks under ZeRO, or of model parts.
-    """
-    files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
-    replicas = {file.replica for file in files if file.replica is not None}
-    slices = {file.slice for file in files}
-    model_parallel = 1 if len(slices) == 1 else None  # with several parts, no name shows how many belong to a pipeline
-    saved = AskedSizes(
-        world=checkpoint.topology.world_size, tensor=model_parallel, pipeline=model_parallel, data=len(replicas) or None
-    )
-    refuses = None
-    if any(file.role is ShardRole.OPTIMIZER for file in files):
-        refuses = (
-            "ZeRO loads its parts of the optimizer state only on as many data-parallel ranks as wrote them, unless "
-            "ds_to_universal.py converts them to a universal checkpoint"
-        )
-    elif (requested.tensor or requested.pipeline or 1) != 1:
-        refuses = "each part of the model has its own file, which is not resharded"
-    return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 
 
 SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, choice_of=choice_of, by_records=True)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
-from ckpttool.trainers.deepspeed import LATEST, WRITTEN_BESIDE
+from ckpttool.trainers.deepspeed_tags import LATEST, WRITTEN_BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Collection

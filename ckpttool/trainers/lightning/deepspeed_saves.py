@@ -15,8 +15,8 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.records import MANIFEST_NAME
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import listed_damage, stray
-from ckpttool.trainers.deepspeed import LATEST, WRITTEN_BESIDE
-from ckpttool.trainers.deepspeed.latest import latest_tag
+from ckpttool.trainers.deepspeed_tags import LATEST, WRITTEN_BESIDE
+from ckpttool.trainers.deepspeed_tags.latest import latest_tag
 from ckpttool.trainers.lightning import TAG
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def scan_folder(storage: Storage, name: str, options: ScanOptions) -> Checkpoint
     Raises:
         OSError: The folder cannot be listed.
     """
-    from ckpttool.trainers.deepspeed.scan import scan_tag
+    from ckpttool.trainers.deepspeed_tags.tag import scan_tag
 
     tag = scan_tag(storage, f"{name}/{TAG}", options, is_latest=True)
     if tag is None:
@@ -69,7 +69,7 @@ def _latest(storage: Storage, name: str) -> Iterator[Finding]:
 
 def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
     """Return `latest` and the model files that replicas share."""
-    from ckpttool.trainers.deepspeed.layout import shared_files
+    from ckpttool.trainers.deepspeed_tags.tag import shared_files
 
     return shared_files(checkpoint, f"{checkpoint.name}/{LATEST}")
 
@@ -78,6 +78,6 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     """Report sizes that DeepSpeed refuses; other saves are loaded at any size."""
     if not is_with_deepspeed(checkpoint):
         return ()
-    from ckpttool.trainers.deepspeed.resumes import objections as of_deepspeed
+    from ckpttool.trainers.deepspeed_tags.tag import objections as of_tag
 
-    return of_deepspeed(checkpoint, requested)
+    return of_tag(checkpoint, requested)

@@ -15,8 +15,8 @@ from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code, Row, Severity, blocking
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
-from ckpttool.trainers.deepspeed import StatesFile, parse
-from ckpttool.trainers.deepspeed.record import tag_record
+from ckpttool.trainers.deepspeed_tags import StatesFile, parse
+from ckpttool.trainers.deepspeed_tags.record import tag_record
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.types import ResumeQuestion
 from tests.support.answers import chosen, cli, codes, plan, refusal, scanned

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.records import leads_out
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.deepspeed import LATEST
+from ckpttool.trainers.deepspeed_tags import LATEST
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer

@@ -12,7 +12,7 @@ from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.formats.torch.plain import value_at
 from ckpttool.trainers.common.saved_values import count_at
-from ckpttool.trainers.deepspeed import StatesFile, model_file, optimizer_file
+from ckpttool.trainers.deepspeed_tags import StatesFile, model_file, optimizer_file
 
 _OPTIMIZER_FROM = 1
 _WEIGHTS_FROM = 3
