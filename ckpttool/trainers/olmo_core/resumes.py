@@ -180,7 +180,8 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     root, key = start.inventory.root, "trainer.save_folder"
     folder = view.get(key)
     if not isinstance(folder, str) or inside(root, folder) == "":
-        return ConfigChoice(path=folder if isinstance(folder, str) else None)
+        mend = "set a new `save_folder`, and name the checkpoint with `load_path`, which a folder with saves overrides"
+        return ConfigChoice(path=folder if isinstance(folder, str) else None, mend=mend)
     if not is_gone(root, folder):
         mend = f"set `save_folder` to {root}, or `load_path` with a new save folder"
         return ConfigChoice(

@@ -12,6 +12,7 @@ from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.support.answers import chosen, coded, codes, decide, goes_on, named, plan, scanned, simulated, verdict
@@ -144,3 +145,12 @@ class TestData:
         (note,) = (each for each in answer.findings if each.code is Code.WORLD_SIZE_DIFFERS)
         assert note.severity is Severity.NOTE
         assert "does not restore the random-number states" in note.message
+
+
+def test_a_copy_with_a_higher_number_is_avoided_by_a_new_save_folder(tree: Path, tmp_path: Path) -> None:
+    (tree / "step12").rename(tree / "step99")
+    config = tmp_path / "config.yaml"
+    config.write_text(f"trainer:\n  save_folder: {tree}\n  load_path: {tree}/step10\n")
+    said = ask("preflight", str(tree), "--config", str(config), "-q")
+    assert said.code == ExitCode.DAMAGE
+    assert "set a new `save_folder`" in " ".join(said.stdout.split())
