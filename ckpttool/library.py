@@ -161,7 +161,7 @@ def scan(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -250,7 +250,7 @@ def verify(
         question: The shards to check, and how thoroughly.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -301,7 +301,7 @@ def inspect(
         stats: Also read the data, and show its norm, extremes, NaN, infinities and zeros.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
 
     Raises:
         UnknownLayoutError: ckpttool recognizes nothing there.
@@ -333,7 +333,7 @@ def diff(
         checkpoint: Name of a checkpoint. Default: the newest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         level: Compare headers, every bit, or every element.
         tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
         exit_code: Exit with 10 if a tensor differs.
@@ -407,7 +407,7 @@ def resolve(
         node: The disk and the launchers; None for this machine's.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -487,7 +487,7 @@ def health(
         verdicts: The verdicts on the tree's checkpoints at level NUMERICS, to judge the shards as well.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -690,7 +690,7 @@ def launch(
         node: As in `preflight`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -809,7 +809,7 @@ def preflight(
         node: The source of facts about this disk and other machines; None for this machine.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -917,7 +917,7 @@ def postflight(
         wait: Wait up to this long until the logs show the answer, such as 10m (a bare number is minutes).
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         config: Training config, to read world size, batch size and sink size from.
         report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
         allow: Accept findings with this code; repeatable.
@@ -1046,7 +1046,7 @@ def report(
         form: `html` for a self-contained page, or `markdown` for less than 60,000 characters.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1189,7 +1189,7 @@ def seal(
         name: A checkpoint's name, `latest` or `all`, or several of these; None or empty for the latest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1242,7 +1242,7 @@ def heal(
         order: The checkpoint, the rank to copy from, and whether to apply the heal.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1308,7 +1308,7 @@ def prune(
         waiting: Called with the reason for waiting, whenever the reason changes.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1365,7 +1365,7 @@ def repair_meta(
         choice: The name or prefix of the checkpoint. Default: the newest intact one.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1499,7 +1499,7 @@ def trash(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1534,7 +1534,7 @@ def empty_trash(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
         health_file: Path of health_ckpts.json. Default: the file in or above DIR.
@@ -1705,7 +1705,7 @@ def fp8_probe(
         top: Maximum number of rows per table.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
 
     Raises:
         UnknownLayoutError: ckpttool does not recognize the content.
@@ -1744,7 +1744,7 @@ def part(
         read: Reports from earlier reads, by path, for use if the files are unchanged.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
-            automodel, torch-dcp, loose-file.
+            automodel, torch-dcp, torch-files, loose-file.
         out: File or folder for the part.
         part: Number of this part, from 1; auto: number from the launcher.
         split: How to divide the visible files among the processes.

@@ -118,6 +118,8 @@ class LayoutSigns:
 
     If another layout matches a folder, this layout is ignored.
     """
+    is_last: bool = False
+    """Whether this layout is tried only if no other layout matches a folder, because it must read complete headers."""
     recognise: Callable[[Listing], bool]
     """Returns whether a folder has this layout, judged by names alone.
 

@@ -1,6 +1,6 @@
 """The names in a folder, and in some of its subfolders, which identify a layout.
 
-Only the first bytes of a file are read, and only on request.
+Only the first bytes of a file, or the plain values of a torch file, are read, and only on request.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ def _without_record(file: str) -> bytes | None:
     return None
 
 
+def _without_values(file: str) -> object:
+    del file
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """The names directly in a folder, sorted, before anything has been opened."""
@@ -60,6 +65,8 @@ class Listing:
     """Reads the first `HEAD_BYTES` bytes of a file in this folder; may raise an OSError."""
     record: Callable[[str], bytes | None] = _without_record
     """Reads a complete record in one of the subfolders; None if the record is large, or cannot be read."""
+    values: Callable[[str], object] = _without_values
+    """Reads the plain values in a torch file of this folder; None for any other file, or if it cannot be read."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries with this prefix, without scanning thousands of other names."""
@@ -101,6 +108,17 @@ class Listing:
             OSError: A file cannot be read; raised after all other files.
         """
         return self._read_all(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
+
+    def newest_files(self, may_be: Callable[[str], bool], *, most: int = MOST_LOOKED_INTO) -> list[str]:
+        """Return some of the files, highest numbers first, and as many of those without a number.
+
+        Args:
+            may_be: Returns whether a name matches.
+            most: Maximum number of files of each kind.
+        """
+        names = [name for name, kind in self.entries if kind is Kind.FILE and may_be(name)]
+        numbered = nlargest(most, filter(numbers_in, names), numbers_in)
+        return [*numbered, *[name for name in names if not numbers_in(name)][:most]]
 
     def alone(self, name: str) -> Listing:
         """Return the listing as if the folder contained only this entry."""
@@ -175,4 +193,18 @@ def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
         except OSError:  # reported by the check of every save
             return None
 
-    return Listing(entries=entries, names_in=names_in, head=head, record=record)
+    @cache
+    def values(file: str) -> object:
+        # Few folders have torch files that no other layout claims.
+        from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+        from ckpttool.core.formats.torch.plain import is_saved, plain_values
+
+        try:
+            if not is_saved(head(file)):
+                return None
+            with storage.open(file) as source:
+                return plain_values(source)
+        except (OSError, BrokenPickleError):  # reported by the check of every save
+            return None
+
+    return Listing(entries=entries, names_in=names_in, head=head, record=record, values=values)

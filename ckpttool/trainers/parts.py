@@ -41,9 +41,11 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
     unread = None
     if layout_name is None:
         listing = without_others(listing)
-    for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
+    for layout in sorted(layouts(), key=lambda layout: (layout.is_last, layout.gives_way)):
         try:
-            if layout_name not in {None, layout.name} or not layout.recognise(listing):
+            if layout_name not in {None, layout.name} or (layouts_here and layout.is_last):
+                continue
+            if not layout.recognise(listing):
                 continue
             if not (layouts_here and layout.gives_way) or _has_its_own(layout, listing, layouts_here):
                 layouts_here.append(layout)

@@ -29,6 +29,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.olmo_core:TRAINER",
     "ckpttool.trainers.automodel:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
+    "ckpttool.trainers.torch_files:TRAINER",
 )
 """All trainers, most specific first; each is a reference, so that a start imports only the trainers it needs."""
 
@@ -48,6 +49,7 @@ LAYOUT_NAMES = (
     "olmo-core",
     "automodel",
     "torch-dcp",
+    "torch-files",
     LOOSE_FILE_LAYOUT,
 )
 """Values of `--layout`, most usual first.

@@ -58,6 +58,16 @@ def flip(file: Path, at: int = -1, bit: int = 0) -> None:
     file.write_bytes(content)
 
 
+def flip_tensor(file: Path) -> None:
+    """Turn a bit of the first tensor in a file of `torch.save` over; its CRC32 stays as it was."""
+    with zipfile.ZipFile(file) as archive:
+        record = next(record for record in archive.infolist() if record.filename.endswith("/data/0"))
+    content = file.read_bytes()
+    lengths = content[record.header_offset + 26 : record.header_offset + 30]
+    name, extra = (int.from_bytes(lengths[at : at + 2], "little") for at in (0, 2))
+    flip(file, at=record.header_offset + 30 + name + extra)
+
+
 def layout_of_tree(tree: str) -> str:
     """Which layout it is."""
     return str(truths()[tree]["layout"])

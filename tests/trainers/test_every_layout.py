@@ -180,6 +180,17 @@ def _lightning(base: Path) -> Path:
     return base / "checkpoints"
 
 
+def _files(base: Path) -> Path:
+    root = _real("files_loop")(base)
+    (root / "llama-70b-init.pt").unlink()
+    return root
+
+
+def _holds_step_200(root: Path) -> int:
+    shutil.copyfile(root / "ckpt_200.pt", root / "ckpt_300.pt")
+    return 200
+
+
 def _holds_step_6(root: Path) -> int:
     shutil.copyfile(LAYOUTS / "light_ddp2_accum/checkpoints/epoch=1-step=6.ckpt", root / "epoch=1-step=12.ckpt")
     return 6
@@ -441,6 +452,15 @@ CASES = [
         stray=_write("notes.txt"),
         lie=_older_in_its_place("step_000015", "step_000005", 5),
         forget=_cut("step_000015/.metadata"),
+    ),
+    Case(
+        layout="torch-files",
+        build=_files,
+        saves=("ckpt_100.pt", "ckpt_200.pt", "ckpt_300.pt"),
+        lose=NotAsked(why="a save is one file", so=lambda _, inventory: len(inventory.checkpoints[1].shards) == 1),
+        stray=_write("notes.txt"),
+        lie=_holds_step_200,
+        forget=_write("ckpt_300.pt", "PK\x03\x04"),
     ),
     Case(
         layout="orbax",

@@ -30,6 +30,7 @@ from ckpttool.trainers import (
     olmo_core,
     orbax,
     torch_dcp,
+    torch_files,
     torchtitan,
     verl,
 )
@@ -92,6 +93,8 @@ from ckpttool.trainers.orbax.layout import OrbaxLayout
 from ckpttool.trainers.registry import trainers
 from ckpttool.trainers.torch_dcp import resumes as torch_dcp_resumes
 from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
+from ckpttool.trainers.torch_files import resumes as torch_files_resumes
+from ckpttool.trainers.torch_files.layout import TorchFilesLayout
 from ckpttool.trainers.torchtitan import config as torchtitan_config
 from ckpttool.trainers.torchtitan import effects as torchtitan_effects
 from ckpttool.trainers.torchtitan import intervals as torchtitan_intervals
@@ -116,12 +119,13 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
     OlmoCoreLayout,
     OrbaxLayout,
     TorchDcpLayout,
+    TorchFilesLayout,
     TorchtitanLayout,
     VerlLayout,
 )
 SIGNS: tuple[LayoutSigns, ...] = (
     *(one.LAYOUT for one in (accelerate, automodel, composer, deepspeed, huggingface, lightning, megatron)),
-    *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torchtitan, verl)),
+    *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torch_files, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
 LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (
@@ -161,6 +165,7 @@ SIMULATORS: tuple[Simulator, ...] = (
     olmo_core_resumes.SIMULATOR,
     orbax_resumes.SIMULATOR,
     torch_dcp_resumes.SIMULATOR,
+    torch_files_resumes.SIMULATOR,
     torchtitan_choice.SIMULATOR,
     verl_choice.SIMULATOR,
 )
@@ -188,6 +193,7 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     olmo_core_resumes.effects,
     orbax_resumes.effects,
     torch_dcp_resumes.effects,
+    torch_files_resumes.effects,
     torchtitan_effects.effects,
     verl_effects.effects,
 )

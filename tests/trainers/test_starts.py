@@ -227,7 +227,7 @@ class TestWhatLaunchSays:
 
     @pytest.mark.sample(4)
     @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
-    @pytest.mark.parametrize("tree", [*(own.tree for own in OWN.values()), "dcp_plain_2ranks"])
+    @pytest.mark.parametrize("tree", [*(own.tree for own in OWN.values()), "dcp_plain_2ranks", "files_loop"])
     def test_it_names_what_was_chosen(self, tree: str, fault: Callable[[Path, Own], None], tmp_path: Path) -> None:
         root = healthy(tree, tmp_path)
         fault(root, Own(tree=tree, saves="", takes=lambda _: None))
@@ -298,8 +298,13 @@ def test_what_is_loaded_without_an_error_is_not_called_a_stop(
 
 
 class TestAScriptOfItsOwn:
-    def test_go_is_said_on_the_condition_that_it_loads_what_was_chosen(self, tmp_path: Path) -> None:
-        root = healthy("dcp_plain_2ranks", tmp_path)
+    @pytest.mark.parametrize(
+        ("tree", "step"), [("dcp_plain_2ranks", "step 8 (8)"), ("files_loop", "step 300 (ckpt_300.pt)")]
+    )
+    def test_go_is_said_on_the_condition_that_it_loads_what_was_chosen(
+        self, tree: str, step: str, tmp_path: Path
+    ) -> None:
+        root = healthy(tree, tmp_path)
         answer = flown(root)
         (reason,) = start_check(answer).reasons
         assert (reason.finding.code, answer.go, start_check(answer).unsure) == (Code.START_UNKNOWN, True, True)
@@ -307,7 +312,7 @@ class TestAScriptOfItsOwn:
         said = ask("preflight", str(root))
         assert (said.code, said.stdout.splitlines()[0]) == (
             0,
-            "GO: a start resumes from step 8 (8) if it is set to load it",
+            f"GO: a start resumes from {step} if it is set to load it",
         )
         assert "?   start       see start-unknown below" in said.stdout
         assert said.stdout.count("it chooses nothing") == 1

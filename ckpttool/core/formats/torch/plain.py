@@ -26,10 +26,17 @@ _FIRST_BYTES = 64 << 10
 """Number of bytes to read first, because most pickles are smaller, and gigabytes of numbers may follow."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_MOST_BEFORE_MAGIC = 32
+"""Number of bytes in which the magic number of a legacy file must be; the pickle around it is shorter."""
 _BEFORE_LEGACY = 3
 """Number of pickles before the saved object in a legacy file."""
 _LOCAL_HEAD = 30
 """Size in bytes of a zip's local header before the record's name."""
+
+
+def is_saved(head: bytes) -> bool:
+    """Return whether a file with these first bytes is an archive, or a legacy file of `torch.save`."""
+    return head.startswith(ZIP_MAGIC) or _LEGACY_MAGIC.to_bytes(10, "little") in head[:_MOST_BEFORE_MAGIC]
 
 
 def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> object:
