@@ -87,12 +87,25 @@ class TestRandomState:
     def test_the_faults_that_are_larger_are_still_named(self, way: str, word: Word) -> None:
         assert words(judged(metrics(rows_of(after(way))), random_state_lost_by="T")) == [word]
 
-    @pytest.mark.parametrize(("higher", "found"), [(0.1, []), (0.3, [Word.CHECKPOINT])])
-    def test_a_higher_level_of_the_loss_is_not_that_of_other_masks(self, higher: float, found: list[Word]) -> None:
-        rows = metrics(rows_of(after("rng_lost")))
-        noise = judged(rows).loss_noise or 0
-        rows = [replace(row, loss=(row.loss or 0) + higher * noise) for row in rows]
-        assert words(judged(rows, random_state_lost_by="T")) == found
+    @pytest.mark.parametrize(
+        ("way", "higher", "rows", "found"),
+        [
+            ("rng_lost", 0.1, 30, []),
+            ("rng_lost", 0.3, 30, [Word.CHECKPOINT]),
+            ("rng_lost", 0.8, 5, []),
+            ("rng_lost", 1.5, 5, [Word.DIFFERS]),
+            ("lr_restarted", 0.3, 30, [Word.LEARNING_RATE]),
+        ],
+    )
+    def test_a_higher_level_of_the_loss_is_not_that_of_other_masks(
+        self, way: str, higher: float, rows: int, found: list[Word]
+    ) -> None:
+        noise = judged(EXACT).loss_noise or 0
+        resumed = [
+            replace(row, loss=(row.loss or 0) + (higher * noise if place < rows else 0))
+            for place, row in enumerate(metrics(rows_of(after(way))))
+        ]
+        assert words(judged(resumed, random_state_lost_by="T")) == found
 
 
 class TestStart:

@@ -220,6 +220,9 @@ def _with_columns(  # noqa: PLR0913, PLR0917  all that the logs show
     )
     if rate.state in {RateState.RESTARTED, RateState.NEW_OPTIMIZER, RateState.DIFFERS}:
         update = _of_rate(rate)
+        if resume.random_state_lost_by is not None and weights.state is State.CONTRADICTED:
+            why = "the random-number state and the learning rate differ, and with them the losses"
+            weights = replace(weights, state=State.NOT_SHOWN, why=why, word=None)
     aspects: tuple[Judged, ...] = (position, data, weights, update)
     if not any(judged.state is State.CONTRADICTED for judged in aspects):
         middle = median(loss.z(same[:JUDGED])) if same else None
