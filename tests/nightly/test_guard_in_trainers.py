@@ -211,7 +211,8 @@ def test_lightning_that_may_not_stop_yet_ends_by_an_error_two_dropped_steps_late
 ) -> None:
     bad = dict.fromkeys("345678", "inf")
     found = lightning(tmp_path, bad=bad, count=3, least=8)
-    assert kinds(found) == ["nonfinite"] * 3 + ["stop"] + ["nonfinite", "stop"] * 2
+    assert kinds(found) == ["nonfinite"] * 2 + ["alarm"] + ["nonfinite", "stop"] * 3
+    assert [event["name"] for event in found["events"] if event["kind"] == "alarm"] == ["captures-in-a-row"]
     assert found["stopped"].startswith("step 7: 5 updates in a row")
     found = lightning(tmp_path / "free", bad=bad, count=3)
     assert (found["stopped"], found["ends"]) == (None, 5)
