@@ -160,7 +160,7 @@ def scan(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -249,7 +249,7 @@ def verify(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         question: The shards to check, and how thoroughly.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -300,7 +300,7 @@ def inspect(
         tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
         stats: Also read the data, and show its norm, extremes, NaN, infinities and zeros.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
 
     Raises:
@@ -332,7 +332,7 @@ def diff(
         tree: Tree in which checkpoint names are looked up.
         checkpoint: Name of a checkpoint. Default: the newest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         level: Compare headers, every bit, or every element.
         tensor: Use only tensors whose name matches (* and ? as in a shell); repeatable.
@@ -406,7 +406,7 @@ def resolve(
         data: The changes to the data.
         node: The disk and the launchers; None for this machine's.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -486,7 +486,7 @@ def health(
         question: The threshold and the evidence to judge by.
         verdicts: The verdicts on the tree's checkpoints at level NUMERICS, to judge the shards as well.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -689,7 +689,7 @@ def launch(
         disk: As in `preflight`.
         node: As in `preflight`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -808,7 +808,7 @@ def preflight(
         disk: The source of free space and permissions; None for the file systems of this machine.
         node: The source of facts about this disk and other machines; None for this machine.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -916,7 +916,7 @@ def postflight(
             newest save before the first new step.
         wait: Wait up to this long until the logs show the answer, such as 10m (a bare number is minutes).
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         config: Training config, to read world size, batch size and sink size from.
         report: Also write a report, as in junit=out.xml, to a new file or over an earlier report; repeatable.
@@ -1045,7 +1045,7 @@ def report(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
         form: `html` for a self-contained page, or `markdown` for less than 60,000 characters.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1188,7 +1188,7 @@ def seal(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or empty for the latest.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1241,7 +1241,7 @@ def heal(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         order: The checkpoint, the rank to copy from, and whether to apply the heal.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1307,7 +1307,7 @@ def prune(
         order: How to check, what to do, and how long to wait for a save in progress.
         waiting: Called with the reason for waiting, whenever the reason changes.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1364,7 +1364,7 @@ def repair_meta(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The name or prefix of the checkpoint. Default: the newest intact one.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1498,7 +1498,7 @@ def trash(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1533,7 +1533,7 @@ def empty_trash(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         world_size: World size of the run, if the folders do not show it.
         sink_size: Batches per data sink, or steps per epoch without data sinking.
@@ -1704,7 +1704,7 @@ def fp8_probe(
         stats: Write the numbers of each tensor as JSON lines.
         top: Maximum number of rows per table.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
 
     Raises:
@@ -1743,7 +1743,7 @@ def part(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PartQuestion`.
         read: Reports from earlier reads, by path, for use if the files are unchanged.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
-            orbax, megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
         out: File or folder for the part.
         part: Number of this part, from 1; auto: number from the launcher.

@@ -510,6 +510,7 @@ class Code(metaclass=Rows):
                 "Another tensor or pipeline size is an error in the legacy format, and with a distributed "
                 "optimizer that was not saved fully reshardable. Other data-parallel sizes load."
             ),
+            "SkyRL": "The file names contain the number of ranks: a FileNotFoundError.",
             "torchtitan": (
                 "The data loader is not resharded: an AssertionError on fewer ranks, a CheckpointException on more."
             ),
@@ -1669,8 +1670,8 @@ class Code(metaclass=Rows):
             "MindFormers: start with the config that launch writes:",
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
             (
-                "For a trainer that follows a tracker (DeepSpeed, Megatron-LM, verl, MindFormers), point it at the "
-                "chosen save:"
+                "For a trainer that follows a tracker (DeepSpeed, Megatron-LM, verl, SkyRL, MindFormers), point it at "
+                "the chosen save:"
             ),
             "    ckpttool repair pointer DIR --apply",
             "For any other trainer, name the save as the answer shows.",

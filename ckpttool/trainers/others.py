@@ -29,7 +29,6 @@ class _Save:
 _ANY = "(?s:.+)"
 
 _SAVES = (
-    _Save(title="SkyRL", folder="global_step_[0-9]+", holds=("policy|trainer_state\\.pt",)),
     _Save(
         title="OLMo",
         folder="step[0-9]+(?:-unsharded)?",
@@ -50,7 +49,6 @@ _SAVES = (
 """Signs of saves, more specific signs first."""
 
 _BESIDE = (
-    ("SkyRL", r"latest_ckpt_global_step\.txt"),
     ("Composer with compression", r"(?:ep[0-9]+-ba[0-9]+|latest-rank[0-9]+).*\.(?:tar|tgz|pt\.(?!symlink)).*"),
     ("NeMo", r".+\.nemo"),
     ("Keras", r".+\.(?:keras|weights\.h5)"),

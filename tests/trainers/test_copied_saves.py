@@ -37,6 +37,7 @@ COPIES = [
     ("automodel_2ranks", "", "epoch_0_step_4", "epoch_1_step_99", ("epoch_1_step_11", 12), Code.STEP_DISAGREES),
     ("orbax_standard", "", "10", "99", ("30", 30), Code.DUPLICATE_CHECKPOINT),
     ("verl_sft", "", "global_step_4", "global_step_99", ("global_step_12", 12), Code.DUPLICATE_CHECKPOINT),
+    ("skyrl_2ranks", "", "global_step_10", "global_step_99", ("global_step_12", 12), Code.STEP_DISAGREES),
     ("verl_2ranks", "", "global_step_1", "global_step_9", ("global_step_3", 3), Code.DUPLICATE_CHECKPOINT),
 ]
 

@@ -28,6 +28,7 @@ SLURM = {"SLURM_JOB_NUM_NODES": "2"}
 
 RANK_IN_NAME = {
     "verl_2ranks": r"_rank_(\d+)\.pt$",
+    "skyrl_2ranks": r"_rank_(\d+)\.pt$",
     "hf_fsdp2ranks": r"__(\d+)_\d+\.distcp$|rng_state_(\d+)\.pth$",
     "hf_ddp2": r"rng_state_(\d+)\.pth$",
     "dcp_plain_2ranks": r"__(\d+)_\d+\.distcp$",

@@ -403,6 +403,17 @@ CASES = [
         forget=_without_files,
     ),
     Case(
+        layout="skyrl",
+        build=_real("skyrl_2ranks"),
+        saves=("global_step_10", "global_step_12"),
+        cut_off=_remove("global_step_12/trainer_state.pt"),
+        lose=_remove("global_step_12/policy/model_world_size_2_rank_1.pt"),
+        stray=_write("notes.txt"),
+        tear=_write("latest_ckpt_global_step.txt", ""),
+        lie=_older_in_its_place("global_step_12", "global_step_10", 10),
+        forget=_cut("global_step_12/trainer_state.pt"),
+    ),
+    Case(
         layout="megatron",
         build=_real("mcore_dist_tp2dp2"),
         saves=("iter_0000003", "iter_0000006"),

@@ -36,8 +36,6 @@ def lay(root: Path, *files: str) -> Path:
 
 
 SAVES_TOLD = """\
-SkyRL: global_step_1 global_step_2: policy/model_world_size_1_rank_0.pt policy/optim_world_size_1_rank_0.pt
-    critic/model_world_size_1_rank_0.pt critic/optim_world_size_1_rank_0.pt data.pt trainer_state.pt
 OLMo: step1000-unsharded step2000-unsharded: model.pt optim.pt train.pt config.yaml
 NeMo: gpt--step=9-last gpt--step=19-last: weights/ weights/common.pt weights/metadata.json context/model.yaml
 PaddleNLP: checkpoint-10 checkpoint-20: model_state.pdparams optimizer.pdopt scheduler.pdparams rng_state.pth
@@ -65,7 +63,6 @@ def saves_told() -> dict[str, tuple[list[str], list[str]]]:
 SAVES = saves_told()
 
 FILES = {
-    "SkyRL": ("latest_ckpt_global_step.txt",),
     "Composer with compression": ("ep0-ba50-rank0.pt.lz4", "ep1-ba100-rank0.pt.lz4", "latest-rank0.pt.lz4"),
     "NeMo": ("gpt.nemo",),
     "Keras": ("model.01.keras", "model.02.keras"),

@@ -28,6 +28,7 @@ BY_A_TRACKER = (
     "mcore_legacy_tp2dp2",
     "verl_2ranks",
     "verl_sft",
+    "skyrl_2ranks",
 )
 
 
@@ -104,6 +105,18 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "verl_sft--loader-cut": ("global_step_12", "data_1.pt"),
     "verl_sft--rank-file-missing": ("global_step_12", "optim_world_size_2_rank_1.pt"),
     "verl_sft--renamed-copy": ("global_step_12", ""),
+    "skyrl_2ranks--tracker-missing": (None, "there is no tracker file"),
+    "skyrl_2ranks--tracker-empty": (None, "expected a step"),
+    "skyrl_2ranks--tracker-ahead": (None, "names global_step_99"),
+    "skyrl_2ranks--tracker-behind": ("global_step_10", ""),
+    "skyrl_2ranks--data-missing": ("global_step_12", ""),
+    "skyrl_2ranks--data-cut": ("global_step_12", "data.pt is damaged"),
+    "skyrl_2ranks--optimizer-missing": ("global_step_12", "starts with a new optimizer"),
+    "skyrl_2ranks--record-missing": ("global_step_12", "the save is not complete"),
+    "skyrl_2ranks--record-cut": ("global_step_12", "trainer_state.pt"),
+    "skyrl_2ranks--backup-beside": (None, "global_step_12_backup"),
+    "skyrl_2ranks--renamed-copy": (None, "87 steps later"),
+    "skyrl_2ranks--half-written-newest": ("global_step_12", ""),
     "titan_last_model_only": ("step-7", "only weights"),
     "hf_only_model": ("checkpoint-6", "are re-initialized"),
 }

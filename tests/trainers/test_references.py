@@ -103,7 +103,11 @@ from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 from ckpttool.trainers.torchtitan.log import TorchtitanLog
 from ckpttool.trainers.verl import effects as verl_effects
 from ckpttool.trainers.verl import own_choice as verl_choice
+from ckpttool.trainers.verl import skyrl
 from ckpttool.trainers.verl.layout import VerlLayout
+from ckpttool.trainers.verl.skyrl import effects as skyrl_effects
+from ckpttool.trainers.verl.skyrl import own_choice as skyrl_choice
+from ckpttool.trainers.verl.skyrl.layout import SkyRlLayout
 
 LAYOUTS: tuple[Callable[[], Layout], ...] = (
     AccelerateLayout,
@@ -118,6 +122,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
     MindFormersUnified,
     OlmoCoreLayout,
     OrbaxLayout,
+    SkyRlLayout,
     TorchDcpLayout,
     TorchFilesLayout,
     TorchtitanLayout,
@@ -125,7 +130,7 @@ LAYOUTS: tuple[Callable[[], Layout], ...] = (
 )
 SIGNS: tuple[LayoutSigns, ...] = (
     *(one.LAYOUT for one in (accelerate, automodel, composer, deepspeed, huggingface, lightning, megatron)),
-    *(one.LAYOUT for one in (olmo_core, orbax, torch_dcp, torch_files, torchtitan, verl)),
+    *(one.LAYOUT for one in (olmo_core, orbax, skyrl, torch_dcp, torch_files, torchtitan, verl)),
     *(names.UNIFIED, names.ITERATION, names.RANK),
 )
 LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (
@@ -164,6 +169,7 @@ SIMULATORS: tuple[Simulator, ...] = (
     megatron_resumes.SIMULATOR,
     olmo_core_resumes.SIMULATOR,
     orbax_resumes.SIMULATOR,
+    skyrl_choice.SIMULATOR,
     torch_dcp_resumes.SIMULATOR,
     torch_files_resumes.SIMULATOR,
     torchtitan_choice.SIMULATOR,
@@ -178,6 +184,7 @@ OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] 
     hf_saves.objections,
     megatron_resumes.objections,
     olmo_core_resumes.objections,
+    skyrl_effects.objections,
     torchtitan_effects.objections,
     verl_effects.objections,
 )
@@ -192,6 +199,7 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     mindformers_effects.effects,
     olmo_core_resumes.effects,
     orbax_resumes.effects,
+    skyrl_effects.effects,
     torch_dcp_resumes.effects,
     torch_files_resumes.effects,
     torchtitan_effects.effects,

@@ -108,6 +108,13 @@ OWN = {
     "verl, fine-tuning": Own(
         tree="verl_sft", saves="", takes=named(TRACKER, "global_step_{}".format), tracker=TRACKER, older="8"
     ),
+    "skyrl": Own(
+        tree="skyrl_2ranks",
+        saves="",
+        takes=named("latest_ckpt_global_step.txt", "global_step_{}".format),
+        tracker="latest_ckpt_global_step.txt",
+        older="10",
+    ),
     "verl": Own(
         tree="verl_2ranks", saves="", takes=named(TRACKER, "global_step_{}".format), tracker=TRACKER, older="2"
     ),

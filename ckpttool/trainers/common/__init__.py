@@ -14,7 +14,9 @@ LOOSE_FILE_LAYOUT = "loose-file"
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
-TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
+SKYRL_TRACKER = "latest_ckpt_global_step.txt"
+
+TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed", SKYRL_TRACKER: "SkyRL"}
 """Files that name the last save, each with the trainers that write that file."""
 
 LAUNCHERS_VARIABLES = (

@@ -45,19 +45,23 @@ def lacks_its_saves(names: Collection[str]) -> bool:
     return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 
 
-def tracked_step(storage: Storage) -> Step:
+def tracked_step(storage: Storage, path: str = TRACKER) -> Step:
     """Return the step that the tracker names.
+
+    Args:
+        storage: The tree.
+        path: The tracker.
 
     Raises:
         FileNotFoundError: There is no tracker.
         OSError: The tracker cannot be read.
         ParseError: The tracker contains no step.
     """
-    return _step(_text(storage))
+    return _step(_text(storage, path))
 
 
-def _text(storage: Storage) -> str:
-    return storage.small_file(TRACKER, limit=_LIMIT).decode("ascii", "replace").strip()
+def _text(storage: Storage, path: str) -> str:
+    return storage.small_file(path, limit=_LIMIT).decode("ascii", "replace").strip()
 
 
 def _step(text: str) -> Step:
@@ -66,36 +70,39 @@ def _step(text: str) -> Step:
     return Step(int(text))
 
 
-def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, content: str | None = None) -> Pointer:
+def tracker_pointer(
+    storage: Storage, folder_of: Callable[[Step], str], *, content: str | None = None, path: str = TRACKER
+) -> Pointer:
     """Read the tracker.
 
     Args:
         storage: The tree.
         folder_of: Returns the trainer's name for the save of a step.
         content: The value that the tracker may contain instead of a step: the name of a folder.
+        path: The tracker.
     """
     from ckpttool.core.domain.pointer import Pointer  # not needed for a scan
 
     try:
-        text = _text(storage)
+        text = _text(storage, path)
         if text == content:
-            return Pointer(path=TRACKER, name=content, target=content, content=text.encode("ascii"))
+            return Pointer(path=path, name=content, target=content, content=text.encode("ascii"))
         step = _step(text)
     except FileNotFoundError:
-        return Pointer(path=TRACKER, trouble="is missing")
+        return Pointer(path=path, trouble="is missing")
     except OSError as error:
-        return Pointer(path=TRACKER, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+        return Pointer(path=path, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     except ParseError:
-        return Pointer(path=TRACKER, trouble="has no step")
+        return Pointer(path=path, trouble="has no step")
     folder = folder_of(step)
-    return Pointer(path=TRACKER, name=folder, target=folder, content=_bytes(step))
+    return Pointer(path=path, name=folder, target=folder, content=_bytes(step))
 
 
-def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
+def tracker_naming(folder: str, step: Step | None, path: str = TRACKER) -> dict[str, PointerText]:
     """Return the tracker's contents that name a folder's save: the step, or the name if the name has no step."""
     from ckpttool.core.domain.pointer import PointerText  # not needed for a scan
 
-    return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}
+    return {path: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}
 
 
 def _bytes(step: Step) -> bytes:

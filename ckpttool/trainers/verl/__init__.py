@@ -59,7 +59,14 @@ def folder_of(step: Step) -> str:
 
 
 def recognise(listing: Listing) -> bool:
-    """Recognize the models in a save, or their folders, because other trainers also write the tracker."""
+    """Recognize the models in a save, or their folders, because other trainers also write the tracker.
+
+    SkyRL, whose saves have the same names and may have the same folders, has its own tracker and records.
+    """
+    from ckpttool.trainers.verl import skyrl
+
+    if skyrl.recognise(listing):
+        return False
     return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
 
 

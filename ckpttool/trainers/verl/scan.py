@@ -24,18 +24,15 @@ from ckpttool.core.domain.finding import Code, Finding, in_order, note, suspect,
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.core.domain.units import MAX_RANKS, STEP_DIGITS, Rank, Step, counted
+from ckpttool.core.domain.units import MAX_RANKS, STEP_DIGITS, Step, counted
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.core.storage.base import Kind, Storage, unreadable
+from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import (
-    listed_damage,
-    lost_link,
     one_run,
-    stamp_if_there,
     stamped,
     stray,
     tracked_in,
@@ -47,10 +44,8 @@ from ckpttool.trainers.verl import (
     DATA,
     DATA_OF_FIRST_RANK,
     DATA_OF_RANK,
-    KINDS,
     OWN_ROLE,
     ROLES,
-    STATES,
     TRAINER,
     folder_of,
     holds_a_model,
@@ -58,6 +53,7 @@ from ckpttool.trainers.verl import (
     step_of,
 )
 from ckpttool.trainers.verl.loader import batches_in, samples_in
+from ckpttool.trainers.verl.roles import RoleFolder, is_role, look_at_role, state_shard
 
 _LOADER_LIMIT = 1 << 20
 """Maximum bytes of a loader's state to compare; a real state has about 2,000."""
@@ -66,31 +62,6 @@ _MOST_PARAMETERS = 4
 
 All trained parameters have nearly the same number.
 """
-_OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RoleFolder:
-    """The folder of one model in a save."""
-
-    path: str
-    """Path of the folder, such as `global_step_3/actor`.
-
-    It is the save's own folder if the model's files are in it.
-    """
-    name: str
-    """Name of the folder, such as `actor`; empty for the save's own folder."""
-    shards: tuple[Shard, ...]
-    kinds: frozenset[str]
-    """Kinds of files that any rank has."""
-    worlds: Counter[int]
-    """Number of files by the number of ranks in their names."""
-    findings: tuple[Finding, ...]
-
-    @property
-    def world(self) -> int | None:
-        """The most common world size in the names; None if there are no files."""
-        return max(self.worlds, key=lambda world: (self.worlds[world], world)) if self.worlds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +69,7 @@ class _Save:
     """A save, judged by its names."""
 
     name: str
-    roles: tuple[_RoleFolder, ...]
+    roles: tuple[RoleFolder, ...]
     data: tuple[Shard, ...]
     findings: tuple[Finding, ...]
 
@@ -408,72 +379,19 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
     except OSError as error:
         return _Save(name=name, roles=(), data=(), findings=(unreadable(name, error),))
     roles = [OWN_ROLE] if holds_a_model(entries) else []
-    roles += [role for role in sorted(entries) if _is_role(storage, name, role, entries[role])]
+    roles += [role for role in sorted(entries) if is_role(storage, name, role, entries[role], ROLES)]
     data = [
-        _shard(storage, f"{name}/{data_file}", None, ShardRole.STATE, options)
+        state_shard(storage, f"{name}/{data_file}", None, ShardRole.STATE, options)
         for data_file in sorted(filter(is_data, entries))
     ]
     # The companions of a model's files are deleted with them: its config and its tokenizer.
     strays = [] if OWN_ROLE in roles else sorted(entries.keys() - {*roles, *filter(is_data, entries), MANIFEST_NAME})
     return _Save(
         name=name,
-        roles=tuple(_look_at_role(storage, name, role, options) for role in roles),
+        roles=tuple(look_at_role(storage, name, role, options) for role in roles),
         data=tuple(data),
         findings=tuple(stray(f"{name}/{stray_name}") for stray_name in strays),
     )
-
-
-def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Return whether an entry in a save's folder is the folder of one model.
-
-    An unreadable entry may be one.
-    """
-    if name in ROLES:
-        return True
-    if kind is not Kind.FOLDER:
-        return False
-    try:
-        return holds_a_model(entry.name for entry in storage.entries(f"{save}/{name}"))
-    except OSError:
-        return True
-
-
-def _look_at_role(storage: Storage, save: str, role: str, options: ScanOptions) -> _RoleFolder:
-    folder = f"{save}/{role}" if role else save
-    shards: list[Shard] = []
-    findings: list[Finding] = []
-    kinds: set[str] = set()
-    worlds: Counter[int] = Counter()
-    try:
-        entries = sorted(storage.entries(folder))
-    except OSError as error:
-        entries, findings = [], [unreadable(folder, error)]
-    for entry in entries:
-        match, path = re.fullmatch(STATES, entry.name), f"{folder}/{entry.name}"
-        if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
-            continue  # it stores copies of the tokenizer and the model's config here
-        rank = Rank(int(match["rank"]))
-        kinds.add(match["kind"])
-        worlds[int(match["world"])] += 1
-        shards.append(_shard(storage, path, rank, KINDS[match["kind"]], options))
-        findings += lost_link(storage, path, rank) if entry.kind is Kind.LOST else []
-    if len(worlds) > 1:
-        worlds_text = ", ".join(map(str, sorted(worlds)))
-        message = f"files of several world sizes in one folder: {worlds_text}"
-        findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=_OTHER_WORLD))
-    return _RoleFolder(
-        path=folder,
-        name=role,
-        shards=tuple(sorted(shards, key=lambda shard: (shard.rank or 0, shard.path))),
-        kinds=frozenset(kinds),
-        worlds=worlds,
-        findings=tuple(findings),
-    )
-
-
-def _shard(storage: Storage, path: str, rank: Rank | None, role: ShardRole, options: ScanOptions) -> Shard:
-    stamp = stamp_if_there(storage, path) if options.sizes else None
-    return Shard(path=path, rank=rank, role=role, format=FormatName.TORCH_ZIP, stamp=stamp)
 
 
 def _checkpoint(storage: Storage, save: _Save, saves: Sequence[_Save]) -> Checkpoint:
