@@ -152,7 +152,10 @@ def test_every_trainer_is_kept_from_the_others() -> None:
     shared = {*parts, "ckpttool.trainers.torch_dcp"}  # layouts of several stand on these
     folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages}
     assert kept == folders - shared
-    assert {str(where).partition(":")[0] for where in TRAINERS} == folders - parts
+    homes = (str(where).partition(":")[0].split(".") for where in TRAINERS)
+    assert {
+        ".".join(home[:3]) for home in homes
+    } == folders - parts  # SkyRL is in the folder of verl, whose files it has
 
 
 def test_yaml_is_never_loaded_by_a_loader_that_builds_objects() -> None:

@@ -99,8 +99,8 @@ TREE = str(shape.TREE)
 MOST_MODULES = {
     "--version": 9,
     "scale-skip --old-gbs 512 --new-gbs 768 --steps 100": 34,
-    f"scan {TREE}": 86 + len(TRAINERS),
-    f"resolve {TREE}": 118 + len(TRAINERS),
+    f"scan {TREE}": 87 + len(TRAINERS),
+    f"resolve {TREE}": 119 + len(TRAINERS),
 }
 """Of ours that a command may import: what its answer needs and, of each trainer, the signs of its trees; no more."""
 

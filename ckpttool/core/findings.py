@@ -1872,11 +1872,8 @@ class Code(metaclass=Rows):
             ),
             "torchtitan": "`keep_latest_k = 1`: stops with a ValueError when it starts.",
             "OLMo-core": "`max_checkpoints: 1`: writes first, then deletes the previous one.",
-            "Composer": "`save_num_checkpoints_to_keep: 1`: writes first, then deletes the older one.",
-            "Accelerate": (
-                "`ProjectConfiguration(total_limit=1)`: deletes first and then writes. It is set in a script, "
-                "which is not read."
-            ),
+            "Composer": "`save_num_checkpoints_to_keep: 1`: deletes the older one last.",
+            "Accelerate": ("`total_limit=1` in the script: deletes first and then writes."),
         },
         to_do=(
             "Write 2 or more, and provide disk space for one save more than that. Then:",
