@@ -111,7 +111,7 @@ class TrainersCode(metaclass=Rows):
                 "Stops with a ValueError: the parameter 'epoch' must bigger than parameter 'initial_epoch'."
             ),
             "Hugging Face's Trainer": "Ends with exit 0 after one step, or none.",
-            "Lightning": "Ends with exit 0 without a step, or with a MisconfigurationException.",
+            "Lightning": "Ends with exit 0 without a step, or stops with an error.",
             "Composer": "`max_duration` is reached: stops with a ValueError.",
         },
         to_do=(
