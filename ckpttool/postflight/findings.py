@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 _MEASURED = "The thresholds come from 249 small training runs, printed in 38 ways; no logs of GPUs or NPUs yet."
 
-_SEEN = "The causes in Hugging Face's Trainer and in Lightning were seen in runs; the others were read in code."
+_SEEN = "Megatron-LM and torchtitan: read in code."
 
 _AGAIN = "    ckpttool postflight DIR"
 
@@ -31,17 +31,14 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": (
-                "With `resume_training: True` it loads the newest name that all ranks have, whatever the plan chose; "
-                "without it, or with `no_load_optim: True`, only weights, and begins at step 1. Use the config of "
-                "`launch`."
+                "With `resume_training: True` it loads the newest name that all ranks have; without it, or with "
+                "`no_load_optim: True`, only weights, and begins at step 1."
             ),
             "Hugging Face's Trainer": (
-                "`resume_from_checkpoint=True` loads the folder with the highest number: give the path. Without it, "
-                "even after `from_pretrained`, the steps begin at 1."
+                "`resume_from_checkpoint=True` loads the highest number; without it, the steps begin at 1."
             ),
             "Lightning": (
-                "`ckpt_path='last'` loads the newest file named last*.ckpt: give the path. Without `ckpt_path`, even "
-                "after `load_from_checkpoint`, the steps begin at 0."
+                "`ckpt_path='last'` loads the newest last*.ckpt; without a `ckpt_path`, the steps begin at 0."
             ),
             "Megatron-LM": "It loads the iteration in latest_checkpointed_iteration.txt, unless `--ckpt-step` is set.",
             "torchtitan": "It loads the newest step, unless `--checkpoint.load_step` is set.",
@@ -61,8 +58,7 @@ class PostflightCode(metaclass=Rows):
         headline="The learning-rate schedule began again at its first step",
         meaning=(
             "The step counter continues, but the learning rate has the values of the first steps: the state of the "
-            "scheduler was not restored. A warm-up in the middle of a training run wastes steps; a learning rate that "
-            "is too high can undo progress."
+            "scheduler was not restored. This wastes steps, or undoes progress."
         ),
         evidence=(
             "The learning rate of every step that both runs log is compared, to six digits. It differs from the first "
@@ -70,14 +66,9 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": "The file has weights and counters, but no optimizer state (`global_step`).",
-            "Hugging Face's Trainer": (
-                "The checkpoint has no scheduler.pt or no optimizer.pt, for example with `save_only_model`. Without "
-                "one, Trainer silently loads neither."
-            ),
+            "Hugging Face's Trainer": ("Without scheduler.pt or without optimizer.pt, it silently loads neither."),
             "Lightning": "`lr_schedulers` in the checkpoint is an empty list, which Lightning loads silently.",
-            "Megatron-LM": (
-                "`--finetune`, or `--no-load-optim`; `--override-opt_param-scheduler` replaces the saved schedule."
-            ),
+            "Megatron-LM": ("`--finetune`, `--no-load-optim` or `--override-opt_param-scheduler`."),
             "torchtitan": "`lr_scheduler` is in `checkpoint.exclude_from_loading`.",
         },
         to_do=(
@@ -103,15 +94,9 @@ class PostflightCode(metaclass=Rows):
             "first step has the learning rate of a new optimizer. " + _MEASURED + " " + _SEEN
         ),
         trainers={
-            "MindFormers": (
-                "The save has no `-opt-` files; in PyNative also `load_balanced: True`. PyNative logs the planned "
-                "learning rate, even if the restored optimizer uses another one."
-            ),
-            "Hugging Face's Trainer": (
-                "The checkpoint has no optimizer.pt or no scheduler.pt: without one, Trainer silently loads neither. "
-                "If the learning rate varies, its schedule begins again, too."
-            ),
-            "Lightning": "`optimizer_states` in the checkpoint is an empty list, which Lightning loads silently.",
+            "MindFormers": ("The save has no `-opt-` files; in PyNative also `load_balanced: True`."),
+            "Hugging Face's Trainer": ("Without optimizer.pt or without scheduler.pt, it silently loads neither."),
+            "Lightning": "`optimizer_states` is an empty list, which it loads silently.",
             "Megatron-LM": "`--no-load-optim`, `--no-save-optim` or `--finetune`.",
             "torchtitan": "`optimizer` is in `checkpoint.exclude_from_loading`, or only the model was saved.",
         },
@@ -166,16 +151,12 @@ class PostflightCode(metaclass=Rows):
             "order of the samples or the position of the data differs. Samples may be skipped or repeated."
         ),
         evidence=(
-            "The changes of the loss over the repeated steps correlate by at most 0.5 with those of the first run; "
-            "with the same data they correlate by at least 0.7 even if another part is wrong. "
-            + _MEASURED
-            + " "
-            + _SEEN
+            "The changes of the loss correlate by at most 0.5 with those of the first run; with the same data they "
+            "correlate by at least 0.7 even if another part is wrong. " + _MEASURED + " " + _SEEN
         ),
         trainers={
             "MindFormers": (
-                "`data_skip_steps` is too large, or is for another batch size; or `ignore_data_skip` is set; or the "
-                "seed of shuffled data changed."
+                "`data_skip_steps` is wrong, `ignore_data_skip` is set, or the seed of shuffled data changed."
             ),
             "Hugging Face's Trainer": "`seed`, `data_seed`, the batch size or the number of ranks changed.",
             "Lightning": "A shuffled loader without a saved state draws another order, in the middle of an epoch.",

@@ -22,6 +22,9 @@ EVERY, SAVED, KILLED, END = 40, 120, 150, 170
 
 BATCH = 32
 
+Answer = tuple[int, tuple[str, ...]]
+"""Exit code and findings."""
+
 Run = TypeVar("Run", bound=Training)
 
 
@@ -46,8 +49,8 @@ class Resume(Generic[Run]):
 
     fault: Callable[[Run], object]
     """Acts on the training, which has `resume.yaml` of `launch` and `base.yaml`; the first is then started."""
-    answer: tuple[int, tuple[str, ...]]
-    """Exit code and findings with the plan that was made before the start."""
+    answers: tuple[Answer, ...]
+    """With the plan that was made before the start; if there are several, each is right, but says more or less."""
     bare: int | None = None
     """Exit code without a plan, if it is another one."""
     first: int = SAVED + 1
@@ -89,8 +92,8 @@ def plan_of(training: Training) -> str:
     return run.stdout
 
 
-def answers_of(training: Training, plan: str) -> Answers:
-    files = ("output", "--before", "first.txt", "--after", "second.txt")
+def answers_of(training: Training, plan: str, *, phase: str = "second") -> Answers:
+    files = ("output", "--before", "first.txt", "--after", f"{phase}.txt")
     return Answers(postflight(training, plan=plan), postflight(training), postflight(training, *files))
 
 
