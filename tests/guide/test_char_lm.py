@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import pytest
 import torch
 
 from ckpttool.guide.char_lm.train import Batches, CharModel
+from tests.pages import GUIDE
 
 
 @pytest.fixture
@@ -45,3 +47,12 @@ def test_the_batches_go_on_behind_those_that_were_handed_out() -> None:
     resumed.load_state_dict({"handed_out": 2})
     assert all(torch.equal(read[2][name], value) for name, value in next(iter(resumed)).items())
     assert resumed.state_dict() == loader.state_dict() == {"handed_out": 3}
+
+
+def test_the_line_that_the_guards_page_names_as_the_origin_is_that_line() -> None:
+    named = re.search(
+        r"char_lm/train\.py:(\d+): (.+?)\n\n", (GUIDE / "guard.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert named is not None
+    lines = (GUIDE / "char_lm" / "train.py").read_text(encoding="utf-8").splitlines()
+    assert " ".join(named[2].split()) == lines[int(named[1]) - 1].strip()

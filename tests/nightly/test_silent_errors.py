@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # beside two ranks of tests/guard/test_ranks.py t
 class FailingProbe(FeatureProbe):
     """Raises in backward."""
 
-    def _look(self, bucket: object) -> None:
+    def _read_bucket(self, bucket: object) -> None:
         raise ZeroDivisionError(bucket)
 
 
