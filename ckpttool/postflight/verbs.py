@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -85,16 +86,24 @@ class _Facts:
     @property
     def is_plan_of_second_save(self) -> bool:
         """Whether the resumed run wrote the save of the plan, although the first run had passed its step, too."""
-        checkpoints = () if self.tree is None else self.tree.inventory.checkpoints
-        earlier = [
-            (checkpoint.step, checkpoint.saved_ns / 1e9)
-            for checkpoint in checkpoints
-            if checkpoint.step is not None and checkpoint.step < self.runs.after[0].step and checkpoint.saved_ns
-        ]
-        if self.plan is None or self.plan.saved_at is None or not earlier:
+        if self.tree is None or self.plan is None or self.plan.saved_at is None:
             return False
-        step, moment = max(earlier)
-        seconds = self.plan.saved_at - moment
+        first = self.runs.after[0].step
+        earlier = [
+            (checkpoint.step, checkpoint.shards[-1])
+            for checkpoint in self.tree.inventory.checkpoints
+            if checkpoint.step is not None and checkpoint.step < first and checkpoint.shards
+        ]
+        if not earlier:
+            return False
+        step, shard = max(earlier, key=itemgetter(0))
+        try:
+            written = (shard.stamp or self.tree.storage.stamp(shard.path)).modified_ns
+        except OSError:
+            written = None
+        if written is None:
+            return False
+        seconds = self.plan.saved_at - written / 1e9
         return is_of_second_run(self.runs.before, self.runs.after, self.plan.saved, step, seconds)
 
     @property
