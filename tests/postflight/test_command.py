@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -287,6 +289,25 @@ class TestPlan:
         said = ask("postflight", "plan.json", "--before", BEFORE, "--after", after("exact"), "--json")
         assert (said.code, said.json["saved_step_source"]) == (ExitCode.OK, "plan")
         assert said.json["summary"].startswith("Resumed as planned: ")
+
+    @pytest.mark.parametrize(("seconds", "code"), [(50, ExitCode.DAMAGE), (10_050, ExitCode.INCOMPLETE)])
+    def test_a_plan_of_a_save_that_the_resumed_run_wrote_again_proves_nothing(
+        self, tree: TreeBuilder, tmp_path: Path, seconds: int, code: ExitCode
+    ) -> None:
+        at_450 = datetime(2026, 11, 20, 3, tzinfo=timezone.utc).timestamp()
+        for path in (tree.output / "checkpoint").rglob("*.ckpt"):
+            os.utime(path, (at_450 + seconds,) * 2 if "250_2" in path.name else (at_450,) * 2)
+        logs = []
+        for name, first, start in (("before", 1, at_450), ("after", 451, at_450 + 10_000)):
+            rows = [
+                {**row, "time": datetime.fromtimestamp(start + int(row["step"]) - 450, timezone.utc).isoformat()[:19]}
+                for row in rows_of(BEFORE)
+                if int(row["step"]) >= first
+            ]
+            logs += [f"--{name}", write_rows(tmp_path / f"{name}.csv", rows)]
+        said = ask("postflight", "-", *logs, "--json", stdin=plan())
+        assert said.code == code
+        assert ("saved again" in said.stdout) == (code == ExitCode.INCOMPLETE)
 
     @pytest.mark.usefixtures("tree")
     def test_a_plan_of_another_machine_needs_no_tree(self) -> None:
