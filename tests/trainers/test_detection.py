@@ -136,8 +136,6 @@ def test_two_trees_in_one_folder_are_claimed_by_exactly_their_two_layouts() -> N
         others = more if first in GIVING_WAY else names
         is_alike = any(name.count("/") == 1 and name.endswith("/.metadata") for name in others)
         expected = both - GIVING_WAY if is_alike and len(both) > 1 else both
-        if both == {"skyrl", "verl"}:  # the folders have one name and the same files: what only SkyRL writes decides
-            expected = {"skyrl"}
         if claimed(names | more) != expected:
             wrong[one, other] = claimed(names | more)
     assert wrong == {}

@@ -81,6 +81,12 @@ class TestWhatASaveIs:
         for name in (NEWEST, "global_step_4", "global_step_5"):
             assert Code.UNREADABLE in codes(reasons(answer, name))
 
+    def test_one_that_cannot_be_listed_hides_none_of_the_others(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deny(monkeypatch, str(tree / "global_step_1"), errno.EACCES)
+        assert (chosen(plan(tree)), scanned(tree).layout) == ((NEWEST, 3), "verl")
+
 
 class TestAFolderOfAModel:
     """Under whatever name: what a rank wrote is a part of the save."""

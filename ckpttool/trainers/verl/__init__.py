@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import STEP_DIGITS, Step
 from ckpttool.trainers.base import WHOLE_TREE, LayoutSigns, Part, Refusal, Trainer
-from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.common import SKYRL_TRACKER, TRACKER
 
 if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
@@ -61,13 +61,15 @@ def folder_of(step: Step) -> str:
 def recognise(listing: Listing) -> bool:
     """Recognize the models in a save, or their folders, because other trainers also write the tracker.
 
-    SkyRL, whose saves have the same names and may have the same folders, has its own tracker and records.
+    SkyRL's saves have the same names, and one folder with the same name.
     """
-    from ckpttool.trainers.verl import skyrl
+    from ckpttool.trainers.verl.skyrl import POLICY, STATE
 
-    if skyrl.recognise(listing):
-        return False
-    return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
+    roles = {"actor"} if listing.has(SKYRL_TRACKER) else {*ROLES}
+    return any(
+        (not names.isdisjoint(roles) or holds_a_model(names)) and names.isdisjoint({POLICY, STATE})
+        for _, names in listing.inside(SAVE)
+    )
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
