@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ckpttool.postflight.findings import PostflightCode
     from ckpttool.replicas.findings import ReplicasCode
     from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
+    from ckpttool.trainers.export_findings import ExportCode
     from ckpttool.trainers.findings import TrainersCode
     from ckpttool.trainers.huggingface.findings import HuggingFaceCode
     from ckpttool.trainers.megatron.findings import MegatronCode
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ckpttool.watch.findings import WatchCode
 
     class Code(
-        core.Code, TrainersCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
+        core.Code, TrainersCode, ExportCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
         HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code,
         PostflightCode, WatchCode,
     ):  # fmt: skip

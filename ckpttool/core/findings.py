@@ -48,6 +48,7 @@ Group = Literal[
     "Rules about other trainers' configs",
     "Rules about FP8",
     "Captures",
+    "Exports",
     "Preflight",
 ]
 """The headings of the manual's page, in order."""

@@ -2,6 +2,7 @@
 
 FINDINGS = (
     "ckpttool.trainers.findings:TrainersCode",
+    "ckpttool.trainers.export_findings:ExportCode",
     "ckpttool.trainers.mindformers.findings:MindFormersCode",
     "ckpttool.trainers.megatron.findings:MegatronCode",
     "ckpttool.trainers.deepspeed.findings:DeepSpeedCode",

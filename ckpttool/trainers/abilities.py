@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.preflight import NextSaves
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.domain.verdict import Verdict
+    from ckpttool.core.domain.weights import Weights, WeightsRequest
     from ckpttool.core.formats.config_text import ConfigFile
     from ckpttool.core.storage.base import Storage
 
@@ -191,4 +192,21 @@ class Phrasing(Protocol):
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
         """Format the settings of the trainer's own policy in its terms; return other policies' settings unchanged."""
+        ...
+
+
+class WeightsSource(Protocol):
+    """A function that finds the weights of a save: `Trainer.weights_at`."""
+
+    def __call__(self, storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -> Weights:
+        """Return the model's tensors and the places of their elements, from headers and records alone.
+
+        The storage has the tree as its root, and all paths are relative to it. Files of others are untrusted: nothing
+        in them is executed, a path from a record must not leave the save, and a count from a record is never used to
+        reserve memory.
+
+        Raises:
+            NotExportableError: The weights cannot be exported, for the reason in its finding.
+            OSError: The disk could not be read.
+        """
         ...

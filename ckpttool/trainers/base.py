@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig, StepIntervals
     from ckpttool.core.domain.shard import ShardRole
     from ckpttool.core.domain.units import Rank, Step
+    from ckpttool.core.domain.weights import Weights, WeightsRequest
     from ckpttool.core.logs.base import LogFormat, LogPlaces
     from ckpttool.core.records import SealPlace
     from ckpttool.core.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator, WeightsSource
     from ckpttool.trainers.listing import Listing
 
 
@@ -379,6 +380,8 @@ class Trainer:
     """A function that returns how often a run logs and saves, as `intervals` does."""
     owned_at: str | None = None
     """A function that returns the saves that only a running trainer may remove, as `owned` does."""
+    weights_at: str | None = None
+    """A function that finds the weights of a save, for an export: a `WeightsSource`."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
@@ -519,6 +522,25 @@ class Trainer:
             return {}
         owned = cast("Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]]", referred(self.owned_at))
         return owned(inventory, config)
+
+    def weights(self, storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -> Weights:
+        """Return the model's tensors and the places of their elements.
+
+        Args:
+            storage: The tree.
+            checkpoint: The save.
+            request: The user's choice of weights.
+
+        Raises:
+            NotExportableError: The weights cannot be exported, for the reason in its finding.
+            OSError: The disk could not be read.
+        """
+        if self.weights_at is None:
+            from ckpttool.trainers.export_findings import not_understood
+
+            remedy = "export with the trainer's own converter"
+            raise not_understood(f"ckpttool cannot export weights from saves of {self.title}", remedy=remedy)
+        return cast("WeightsSource", referred(self.weights_at))(storage, checkpoint, request)
 
 
 def _if_any(reference: str | None) -> object:
