@@ -131,6 +131,8 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
         remedy = "pass the training log with --log; copied files do not show when they were saved"
     elif point.may_lose_more and (by_steps or by_time):
         message = f"{by_steps or by_time}, but the step of a checkpoint newer than {name} is unknown"
+        if point.unlisted:
+            message = f"{by_steps or by_time}, but {point.unlisted[0]} cannot be read, and may be newer than {name}"
         silent = (rejection.checkpoint for rejection in point.rejected if rejection.checkpoint.step is None)
         remedies = [f"; {checkpoint.step_remedy}" for checkpoint in silent if checkpoint.step_remedy is not None]
         remedy = f"ckpttool resolve shows which checkpoint{next(iter(remedies), '')}"

@@ -134,6 +134,7 @@ def choose(
                         *perhaps_lost(rejected),
                         *by_config,
                     ),
+                    unlisted=inventory.unlisted,
                 )
         elif any(reason.code.taken_with for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)

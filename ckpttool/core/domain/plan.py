@@ -109,11 +109,13 @@ class ResumePoint:
     rejected: tuple[Rejection, ...]
     """Newer checkpoints that were not chosen, and others that a reader might expect; newest first."""
     findings: tuple[Finding, ...]
+    unlisted: tuple[str, ...] = ()
+    """Folders of the tree that could not be listed, by path: each may contain a newer checkpoint."""
 
     @property
     def may_lose_more(self) -> bool:
-        """Whether a newer checkpoint has an unknown step, which `lost_steps` does not include."""
-        return any(rejection.checkpoint.step is None for rejection in self.rejected)
+        """Whether there may be a newer checkpoint with an unknown step, which `lost_steps` does not include."""
+        return bool(self.unlisted) or any(rejection.checkpoint.step is None for rejection in self.rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,6 +118,8 @@ def lossy(steps: int = 10, seconds: float | None = None, *, unknown: bool = Fals
         (lossy(10), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0), Severity.SUSPECT),
         (lossy(10, 7201.0), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0), Severity.SUSPECT),
         (lossy(10, 60.0, unknown=True), ResumeQuestion(max_lost_seconds=7200.0), Severity.UNKNOWN),
+        (replace(lossy(0), unlisted=("step_30",)), ResumeQuestion(max_lost_steps=10), Severity.UNKNOWN),
+        (replace(lossy(11), unlisted=("step_30",)), ResumeQuestion(max_lost_steps=10), Severity.SUSPECT),
     ],
 )
 def test_more_than_may_be_lost_is_suspect_and_what_nobody_knows_is_unknown(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
+
+import pytest
 
 from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code
 from tests.support.answers import FIXTURES, refusal, scanned, why_not
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
+from tests.trainers.test_locate import deny
 
 
 def test_a_name_tells_the_step_only_behind_a_word_that_counts_steps(tmp_path: Path) -> None:
@@ -38,3 +42,15 @@ def test_a_save_with_a_cut_file_is_marked_although_its_files_belong_to_all_ranks
     shard.write_bytes(shard.read_bytes()[:20_000])
     (row,) = [line for line in ask("scan", str(root)).stdout.splitlines() if line.startswith("step_000015 ")]
     assert "all !" in row
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_folder_that_cannot_be_listed_may_be_the_newest_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
+) -> None:
+    tree = healthy("dcp_plain_2ranks", tmp_path)
+    if is_closed:
+        deny(monkeypatch, f"{tree}/8", errno.EACCES)
+    said = ask("resolve", str(tree)).stdout
+    assert ("No newer checkpoint was skipped." in said) != is_closed
+    assert ("8 cannot be read." in said) == is_closed

@@ -356,6 +356,8 @@ def lost(plan: ResumePlan) -> str:
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if plan.point.may_lose_more:
         cost = f"At least {counted(lost, 'step')} to redo" if lost else "How many steps to redo is unknown"
+        if plan.point.unlisted:
+            return f"{cost}: {shown(plan.point.unlisted[0])} cannot be read."
         return f"{cost}: the step of a skipped checkpoint is unknown."
     if not lost:  # no checkpoint shows any training after the newest one
         on_course = [
