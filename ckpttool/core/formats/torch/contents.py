@@ -185,13 +185,22 @@ class _Walk:
         return _inside(path, contents.items())
 
     def _take(self, path: str, tensor: Tensor) -> None:
-        kind = tensor.storage.kind
-        dtype = _BY_STORAGE.get(kind) if tensor.dtype is None else _BY_NAME.get(tensor.dtype)
+        dtype = dtype_of(tensor)
         if dtype is None:
             self.unread += 1
             return
         spans = _spans(tensor, dtype.bits // 8, self._spans.get(tensor.storage.key))
         self.entries.append(TensorEntry(name=path, dtype=dtype, shape=tensor.shape, spans=spans))
+
+
+def dtype_of(tensor: Tensor) -> DType | None:
+    """Return the element type of a tensor; None if ckpttool reads no elements of that type."""
+    return _BY_STORAGE.get(tensor.storage.kind) if tensor.dtype is None else named_dtype(tensor.dtype)
+
+
+def named_dtype(name: str) -> DType | None:
+    """Return the element type with a name in torch, such as `bfloat16`; None if ckpttool does not read that type."""
+    return _BY_NAME.get(name)
 
 
 def _inside(path: str, members: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
