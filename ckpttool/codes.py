@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.nodes.findings import NodesCode
     from ckpttool.postflight.findings import PostflightCode
     from ckpttool.replicas.findings import ReplicasCode
+    from ckpttool.retention.findings import RetentionCode
     from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
     from ckpttool.trainers.export_findings import ExportCode
     from ckpttool.trainers.findings import TrainersCode
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     class Code(
         core.Code, TrainersCode, ExportCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
         HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code,
-        PostflightCode, WatchCode,
+        PostflightCode, RetentionCode, WatchCode,
     ):  # fmt: skip
         """Every kind of finding. Codes may be added but are never renamed, so scripts can rely on them."""
 

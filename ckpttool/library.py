@@ -1283,6 +1283,10 @@ def prune(
     keep_last: int | None = None,
     keep_every: int | None = None,
     keep_healthy: int | None = None,
+    keep_within: str | float | None = None,
+    keep_hourly: int | None = None,
+    keep_daily: int | None = None,
+    keep_weekly: int | None = None,
     keep: str | Sequence[str] | None = None,
     drop_abandoned: bool = False,
     prefix: str | None = None,
@@ -1317,6 +1321,12 @@ def prune(
         keep_last: Keep the N newest good checkpoints.
         keep_every: Also keep the first good checkpoint at or after each multiple of STEPS.
         keep_healthy: Also keep the N newest checkpoints recorded as healthy.
+        keep_within: Also keep good checkpoints saved up to this long before the newest good one, such as 7d (a bare
+            number is days).
+        keep_hourly: Also keep the newest good checkpoint of each of the last N hours (UTC) that have one.
+        keep_daily: Also keep the newest good checkpoint of each of the last N days (UTC) that have one.
+        keep_weekly: Also keep the newest good checkpoint of each of the last N weeks (Monday to Sunday, UTC) that have
+            one.
         keep: Also keep this checkpoint; repeatable.
         drop_abandoned: Also delete the checkpoints of abandoned branches.
         prefix: Use only files with this name prefix, if several runs share DIR.

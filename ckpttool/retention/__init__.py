@@ -9,9 +9,10 @@ from __future__ import annotations
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.retention.findings:RetentionCode",
     answers={
         "prune": "ckpttool.retention.answers",
         "trash": "ckpttool.retention.answers_trash",
         "repair": "ckpttool.retention.answers_repair",
-    }
+    },
 )

@@ -42,6 +42,10 @@ def document(pruning: Pruning) -> Document:
             "keep_last": policy.keep_last,
             "keep_every": policy.keep_every,
             "keep_healthy": policy.keep_healthy,
+            "keep_within": policy.keep_within,
+            "keep_hourly": policy.keep_hourly,
+            "keep_daily": policy.keep_daily,
+            "keep_weekly": policy.keep_weekly,
             "keep": list(policy.keep),
             "drop_abandoned": policy.drop_abandoned,
             "prefix": policy.prefix,
@@ -51,7 +55,7 @@ def document(pruning: Pruning) -> Document:
         "records": records_document(pruning.fixes),
         "trash_days": pruning.order.trash_days,
         "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
-        "findings": [finding_document(finding) for finding in pruning.refusals],
+        "findings": [finding_document(finding) for finding in (*pruning.refusals, *pruning.remarks)],
         **({} if pruning.elsewhere is None else {"elsewhere": [*map(_files, pruning.elsewhere)]}),
     }
 
@@ -91,7 +95,8 @@ def table(pruning: Pruning) -> RenderableType:
         parts += [line(), _FateTable(plan.fates, done=pruning.applied)]
     parts += [line(), *_elsewhere(pruning.elsewhere)] if pruning.elsewhere else []
     parts += [line(), *record_lines(pruning.fixes)] if pruning.fixes else []
-    parts += [*grouped_findings(pruning.refusals), *pointer(pruning.refusals)]
+    findings = (*pruning.refusals, *pruning.remarks)
+    parts += [*grouped_findings(findings), *pointer(findings)]
     outcome = _outcome(pruning)
     parts += [line(), *outcome] if outcome else []
     return stack(*parts)

@@ -26,9 +26,10 @@ from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, lasting
 from ckpttool.core.domain.verdict import Verdict, VerdictWord
 from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.retention.times import NS, Period, saved, unknown_times
 
 
 class Verifier(Protocol):
@@ -53,6 +54,17 @@ class Verifier(Protocol):
 
 Without = Callable[[Sequence[Checkpoint]], Inventory]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """Facts about a tree that are not in its inventory."""
+
+    refused: Mapping[CheckpointKey, str] = field(default_factory=dict)
+    """Saves that their layout forbids moving, each with the reason in words that follow "it"."""
+    now_ns: int | None = None
+    """The current time in nanoseconds since 1970, to find times in the future; None to skip this."""
+
+
 _Key = tuple[str, ...]
 
 
@@ -75,6 +87,10 @@ class _Candidate:
     refused: str = ""
     """The reason why the layout forbids moving the checkpoint."""
     why: list[Why] = field(default_factory=list)
+    periods: dict[str, str] = field(default_factory=dict)
+    """The hour, day or week for which the checkpoint is kept."""
+    timeless: str = ""
+    """The reason why it is unknown when the checkpoint was saved."""
 
     @property
     def at(self) -> tuple[int, int]:
@@ -113,7 +129,7 @@ def retain(
     policy: RetentionPolicy,
     verifier: Verifier,
     without: Without,
-    refused: Mapping[CheckpointKey, str],
+    given: Circumstances = Circumstances(),
 ) -> RetentionPlan:
     """Decide about every checkpoint of a tree. Content is read only if a deletion depends on it.
 
@@ -122,7 +138,7 @@ def retain(
         policy: The checkpoints to keep.
         verifier: Verifies one checkpoint.
         without: Lists the same tree as if some checkpoints were deleted.
-        refused: Saves that their layout forbids moving, each with the reason in words that follow "it".
+        given: Further facts about the tree.
 
     Raises:
         UsageError: A name or prefix does not exist, or there are several training runs and none was chosen.
@@ -135,9 +151,10 @@ def retain(
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
+    _keep_by_time(candidates, policy, verifier, given.now_ns)
     staying = {candidate.checkpoint.key for candidate in candidates if candidate.stays is not None}
     abandoned = {key: why for key, why in left_by_name(checkpoints).items() if key not in staying}
-    refused = {**abandoned, **refused}
+    refused = {**abandoned, **given.refused}
     for candidate in candidates:
         _keep_what_is_not_ours(candidate, by_name, refused.get(candidate.checkpoint.key))
     foreign = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
@@ -276,6 +293,67 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verif
                 count.add(candidate)
 
 
+def _keep_by_time(
+    candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier, now_ns: int | None
+) -> None:
+    """Keep the newest good checkpoint of each period, and all that are recent, compared with the newest one.
+
+    Recent is not measured from now, because a run that was stopped for a month would lose its last week. A checkpoint
+    stays if its time is unknown, because nothing shows that it is old.
+    """
+    if not policy.uses_times:
+        return
+    good = [candidate for candidate in candidates if candidate.good and candidate.stays is None]
+    unknown = unknown_times([candidate.checkpoint for candidate in reversed(good)], now_ns)
+    timed: list[tuple[int, _Candidate]] = []
+    for candidate in good:
+        time = saved(candidate.checkpoint)
+        candidate.timeless = unknown.get(candidate.checkpoint.key, "")
+        if candidate.timeless or time is None:
+            candidate.why.append(Why.TIME_UNKNOWN)
+        else:
+            timed.append((time.last, candidate))
+    if policy.keep_within is not None and timed:
+        since = timed[0][0] - int(policy.keep_within * NS)
+        for time_ns, candidate in timed:
+            if time_ns >= since:
+                candidate.why.append(Why.WITHIN)
+    _keep_newest_of_each(Period.HOUR, Why.HOURLY, policy.keep_hourly, timed, verifier)
+    _keep_newest_of_each(Period.DAY, Why.DAILY, policy.keep_daily, timed, verifier)
+    _keep_newest_of_each(Period.WEEK, Why.WEEKLY, policy.keep_weekly, timed, verifier)
+
+
+def _keep_newest_of_each(
+    period: Period, why: Why, number: int, timed: Sequence[tuple[int, _Candidate]], verifier: Verifier
+) -> None:
+    """Keep the newest good checkpoint of each of the last periods with a checkpoint, and the oldest if these are few.
+
+    Within a period, as everywhere, only a proven checkpoint replaces one that a checksum can prove.
+    """
+    counts: dict[str, _Count] = {}
+    replaced: list[_Candidate] = []
+    for time_ns, candidate in timed if number else ():
+        if candidate.stays is not None:
+            continue
+        name = period.of(time_ns)
+        if name not in counts and len(counts) == number:
+            return
+        count = counts.get(name) or _Count(1)
+        if count.replaces(candidate):
+            replaced.append(candidate)
+        elif _prove(candidate, verifier):
+            counts[name] = count
+            count.add(candidate)
+            candidate.why.append(why)
+            candidate.periods[period.value] = name
+            replaced.clear()
+    if len(counts) == number:
+        return
+    oldest = next((candidate for candidate in reversed(replaced) if _prove(candidate, verifier)), None)
+    if oldest is not None and Why.OLDEST not in oldest.why:
+        oldest.why.append(Why.OLDEST)
+
+
 def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint], refused: str | None) -> None:
     if refused is not None:
         candidate.refused = refused
@@ -379,6 +457,12 @@ _BECAUSE = {
     Why.UNPROVEN: "a checksum can prove it, and fewer than {last} newer checkpoints are proven by one",
     Why.HEALTHY: "among the {healthy} newest healthy checkpoints",
     Why.EVERY: "the first at or after a multiple of {every} steps",
+    Why.WITHIN: "saved within {within} before the newest good one",
+    Why.HOURLY: "the newest good one of the hour {hour} (UTC)",
+    Why.DAILY: "the newest good one of {day} (UTC)",
+    Why.WEEKLY: "the newest good one of the week {week} (UTC)",
+    Why.OLDEST: "the oldest good one, because fewer periods have a save than are to be kept",
+    Why.TIME_UNKNOWN: "when it was saved is unknown: {timeless}",
     Why.NAMED: "named by --keep",
     Why.NEWER: "fewer than {last} newer good checkpoints",
     Why.UNKNOWN_FILES: "its folder has files that ckpttool does not recognize",
@@ -400,7 +484,7 @@ def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
         stay = "stays" if policy.keep_last == 1 else "stay"
         reason = f"{counted(policy.keep_last, 'newer good checkpoint')} {stay}"
         return Fate(checkpoint=candidate.checkpoint, why=(Why.REPLACED,), because=reason, word=candidate.word)
-    texts = [_because(why, policy, refused=candidate.refused) for why in candidate.why]
+    texts = [_because(why, policy, candidate) for why in candidate.why]
     if candidate.stays is not None:
         return Fate(
             checkpoint=candidate.checkpoint,
@@ -413,11 +497,13 @@ def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
     )
 
 
-def _because(why: Why, policy: RetentionPolicy, *, refused: str) -> str:
+def _because(why: Why, policy: RetentionPolicy, candidate: _Candidate) -> str:
     numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
+    within = lasting(policy.keep_within or 0)
     keeps = policy.keep_healthy if why is Why.HEALTHY else policy.keep_last
     text = _BECAUSE_OF_ONE.get(why, _BECAUSE[why]) if keeps == 1 else _BECAUSE[why]
-    return text.format(**numbers, refused=refused)
+    facts = {"refused": candidate.refused, "timeless": candidate.timeless, **candidate.periods}
+    return text.format(**numbers, within=within, **facts)
 
 
 def _other(checkpoint: Checkpoint, *, named: bool) -> Fate:

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from ckpttool.core.decide.changes import stale_pointers
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.finding import Finding, blocking, note
 from ckpttool.core.domain.finding import seen_in_part as may_be_elsewhere
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.pointer import Pointer
@@ -23,6 +23,7 @@ from ckpttool.core.domain.retention import (
     RetentionPlan,
     RetentionPolicy,
     Trashed,
+    Why,
 )
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level, Verdict
@@ -50,7 +51,8 @@ from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write.reserve import is_full_disk
 from ckpttool.retention.apply import batches_of, expired, let_go, paths_of, tidy
-from ckpttool.retention.rules import retain
+from ckpttool.retention.findings import RetentionCode
+from ckpttool.retention.rules import Circumstances, retain
 from ckpttool.trainers.located import DiskKey
 
 POLL_SECONDS = 10.0
@@ -161,8 +163,9 @@ def _proposal(
     def without(removed: Sequence[Checkpoint]) -> Inventory:
         return scan_without([path for checkpoint in removed for path in members_of(tree, checkpoint).paths])
 
+    given = Circumstances(refused=not_moved(tree, question.config), now_ns=time.time_ns())
     with closing(_Verifier(tree, order)) as verifier:
-        plan = retain(tree.inventory, policy, verifier, without, not_moved(tree, question.config))
+        plan = retain(tree.inventory, policy, verifier, without, given)
     against = [*refusals, *_not_seen(tree, plan)]
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
@@ -192,6 +195,7 @@ def _proposal(
         trash=trash,
         refusals=tuple(against),
         resolved_from=tree.resolved_from,
+        remarks=tuple(_timeless(plan)),
         elsewhere=elsewhere,
     )
     return pruning, batches
@@ -205,6 +209,23 @@ def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
     for save in () if plan.good else tree.inventory.checkpoints:
         against += [finding for finding in save.findings if may_be_elsewhere([finding])]
     return against
+
+
+def _timeless(plan: RetentionPlan) -> Iterator[Finding]:
+    """Report the checkpoints that stay only because it is unknown when they were saved."""
+    fates = [fate for fate in plan.fates if fate.why == (Why.TIME_UNKNOWN,)]
+    if fates:
+        names = ", ".join(fate.checkpoint.name for fate in fates[:_MOST_NAMED])
+        more = f" and {len(fates) - _MOST_NAMED} more" if len(fates) > _MOST_NAMED else ""
+        yield note(
+            RetentionCode.SAVE_TIME_UNKNOWN,
+            f"kept, because it is unknown when they were saved: {names}{more}",
+            remedy="copy trees with their times (cp -p, rsync -a), or keep checkpoints by step with --keep-every",
+        )
+
+
+_MOST_NAMED = 3
+"""Maximum number of checkpoints named in a finding."""
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:

@@ -23,7 +23,7 @@ from ckpttool.core.domain.retention import RetentionPlan, RetentionPolicy, Why
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.retention.rules import retain
+from ckpttool.retention.rules import Circumstances, retain
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree
 from tests.support.reference_choice import left_behind
@@ -114,7 +114,8 @@ def replanned(
         )
         return judge(left)
 
-    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without, refused or {})
+    given = Circumstances(refused=refused or {})
+    return retain(judge(raw), policy or RetentionPolicy(keep_last=1), verifier or Verifier(), without, given)
 
 
 def formats(gone: Sequence[Checkpoint], name: str) -> set[FormatName]:
@@ -486,7 +487,7 @@ class TestEvidence:
         landed = tree(*(checkpoint(f"{epoch}_2") for epoch in range(1, 51)))
         before, after = expect_ranks(growing), expect_ranks(landed)
         with pytest.raises(IncompleteError, match="changed while the plan was made; nothing was changed"):
-            retain(before, RetentionPolicy(keep_last=1), Verifier(), lambda _: after, {})
+            retain(before, RetentionPolicy(keep_last=1), Verifier(), lambda _: after)
 
 
 # ---- random trees, judged by the second rule ----

@@ -82,7 +82,7 @@ def with_saves(point: ResumePoint, lineage: Lineage, written: Written) -> Resume
         if before is None or after is None or before[1] >= after[0] or steps <= 0:
             continue
         seconds = (after[1] - before[1]) / _NS
-        if seconds >= LEAST_SECONDS and len(later.shards) > 1 and _paused(before, after):
+        if seconds >= LEAST_SECONDS and len(later.shards) > 1 and paused(before, after):
             is_it = earlier is point.checkpoint and steps == point.lost_steps
             pace = None if is_it else (earlier.step or Step(0), later.step or Step(0))
             took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES, pace=pace)
@@ -90,7 +90,8 @@ def with_saves(point: ResumePoint, lineage: Lineage, written: Written) -> Resume
     return point
 
 
-def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
+def paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    """Return whether nothing was written between two saves for much longer than writing them took."""
     return after[0] - before[1] >= LEAST_GAP * max(before[1] - before[0], after[1] - after[0])
 
 

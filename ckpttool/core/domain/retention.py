@@ -52,6 +52,52 @@ class RetentionPolicy:
         ),
     ] = 0
     """Number of newest good checkpoints with recorded good health to keep."""
+    keep_within: Annotated[
+        float | None,
+        Option(
+            "--keep-within",
+            "Also keep good checkpoints saved up to this long before the newest good one, such as 7d "
+            "(a bare number is days).",
+            "What stays",
+            metavar="TIME",
+            unit="d",
+            into="s",
+        ),
+    ] = None
+    """Time in seconds before the newest good checkpoint; good checkpoints saved since then are kept."""
+    keep_hourly: Annotated[
+        int,
+        Option(
+            "--keep-hourly",
+            "Also keep the newest good checkpoint of each of the last N hours (UTC) that have one.",
+            "What stays",
+            metavar="N",
+            least=0,
+        ),
+    ] = 0
+    """Number of hours with a good checkpoint for which the newest one is kept."""
+    keep_daily: Annotated[
+        int,
+        Option(
+            "--keep-daily",
+            "Also keep the newest good checkpoint of each of the last N days (UTC) that have one.",
+            "What stays",
+            metavar="N",
+            least=0,
+        ),
+    ] = 0
+    """Number of days with a good checkpoint for which the newest one is kept."""
+    keep_weekly: Annotated[
+        int,
+        Option(
+            "--keep-weekly",
+            "Also keep the newest good checkpoint of each of the last N weeks (Monday to Sunday, UTC) that have one.",
+            "What stays",
+            metavar="N",
+            least=0,
+        ),
+    ] = 0
+    """Number of weeks with a good checkpoint for which the newest one is kept."""
     keep: Annotated[
         tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
     ] = ()
@@ -62,6 +108,11 @@ class RetentionPolicy:
     """Whether to also delete abandoned branches."""
     prefix: Annotated[str | None, PREFIX] = None
     """Prefix of file names; checkpoints with other prefixes are kept."""
+
+    @property
+    def uses_times(self) -> bool:
+        """Whether a rule depends on the times at which checkpoints were saved."""
+        return self.keep_within is not None or bool(self.keep_hourly or self.keep_daily or self.keep_weekly)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +179,14 @@ class Why(str, Enum):
     """The checkpoint's checksum was not compared with its bytes, and too few newer checkpoints are proven."""
     HEALTHY = "healthy"
     EVERY = "every"
+    WITHIN = "within"
+    HOURLY = "hourly"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+    OLDEST = "oldest"
+    """The checkpoint is the oldest good one, and fewer hours, days or weeks have a save than are to be kept."""
+    TIME_UNKNOWN = "time-unknown"
+    """The policy counts hours, days or weeks, and it is unknown when the checkpoint was saved."""
     NAMED = "named"
     NEWER = "newer"
     """The checkpoint is intact but not good (unhealthy, or on an abandoned branch), and too few newer ones are good."""
@@ -293,6 +352,8 @@ class Pruning(Answered):
     """Reasons why nothing was changed."""
     resolved_from: str | None
     """Path that was used instead of the requested path, for display."""
+    remarks: tuple[Finding, ...] = ()
+    """Findings that prevented no change."""
     elsewhere: tuple[Elsewhere, ...] | None = None
     """Files to delete per host, oldest checkpoint first, if the tree is not a folder on this machine.
 
