@@ -28,7 +28,7 @@ class ExportCode(metaclass=Rows):
 
     EXPORT_NEEDS_STRATEGY = Row(
         "export-needs-strategy",
-        weights=(UNKNOWN,),
+        weights=(NOTE, UNKNOWN),
         group="Exports",
         headline="The save does not record how the ranks divided the weights",
         meaning="Every rank has a file, but no file says which part of each weight it contains.",

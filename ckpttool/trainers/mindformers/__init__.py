@@ -36,4 +36,5 @@ TRAINER = Trainer(
     evidence_at="ckpttool.trainers.mindformers.strategy:world_evidence",
     effects_at="ckpttool.trainers.mindformers.effects:effects",
     owned_at="ckpttool.trainers.mindformers.pynative.retention:owned",
+    weights_at="ckpttool.trainers.mindformers.weights:weights",
 )

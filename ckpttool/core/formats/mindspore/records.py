@@ -67,6 +67,11 @@ _DTYPES = {
 _SHAPELESS = frozenset({DType.STRING, DType.OPAQUE})
 
 
+def dtype_named(name: str) -> DType | None:
+    """Return the element type with a name of MindSpore, such as `BFloat16`; None if MindSpore does not have it."""
+    return _DTYPES.get(name.encode())
+
+
 class Record(NamedTuple):
     """One record; its positions are relative to the start of the buffer."""
 

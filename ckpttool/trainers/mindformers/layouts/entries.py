@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.shard import RecordedEntries
-    from ckpttool.core.formats.strict_json import Json, JsonObject
+    from ckpttool.core.formats.strict_json import JsonObject
 
 _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
 """A key of `storage_data`, written as a Python pair: a name, and the numbers of a slice."""
@@ -95,12 +95,18 @@ def _shapes(tensors: JsonObject, what: str) -> dict[_Slice, list[tuple[int, ...]
         where = f"{what}: {name}"
         for chunk in get_list(as_object(described, where=what, key=name), "chunk", where=where):
             slice_record = as_object(chunk, where=where, key="chunk")
-            number = _numbers(get_list(slice_record, "global_offset", where=where), where)
-            shapes[name, number].append(_numbers(get_list(slice_record, "local_shape", where=where), where))
+            number = numbers_at(slice_record, "global_offset", where)
+            shapes[name, number].append(numbers_at(slice_record, "local_shape", where))
     return dict(shapes)
 
 
-def _numbers(values: list[Json], where: str) -> tuple[int, ...]:
+def numbers_at(record: JsonObject, key: str, where: str) -> tuple[int, ...]:
+    """Return the numbers in a list.
+
+    Raises:
+        ParseError: The message names the key.
+    """
+    values = get_list(record, key, where=where)
     for value in values:
         if type(value) is not int or value < 0:  # a call per value would double the time
             as_int(value, where=where)

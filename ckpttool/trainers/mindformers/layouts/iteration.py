@@ -147,7 +147,7 @@ class MindFormersIteration:
 
         path = f"{checkpoint.name}/metadata.json"
         try:
-            return with_entries(checkpoint, _from_metadata(storage, path, entries_in, files=len(checkpoint.shards)))
+            return with_entries(checkpoint, from_metadata(storage, path, entries_in, files=len(checkpoint.shards)))
         except FileNotFoundError:  # it was removed after the scan
             return checkpoint
         except ParseError as error:
@@ -195,7 +195,7 @@ class MindFormersIteration:
         """Read the slices from metadata.json."""
         path = f"{checkpoint.name}/metadata.json"
         try:
-            return _from_metadata(storage, path, slices_in, files=len(checkpoint.shards))
+            return from_metadata(storage, path, slices_in, files=len(checkpoint.shards))
         except (FileNotFoundError, ParseError):
             return None
 
@@ -457,6 +457,12 @@ def _other_step(step: int, number: int, path: str) -> Finding:
 # The records in a save's folder ---------------------------------------------------------------------------------------
 
 
+def role_of(file: str) -> ShardRole | None:
+    """Return the role of a shard by its name; None if MindFormers gives no shard this name."""
+    match = re.fullmatch(_SHARD_NAME, file)
+    return None if match is None else _ROLES[match["role"]]
+
+
 class CommonRecord(NamedTuple):
     """Training state that all ranks share."""
 
@@ -561,8 +567,8 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
     return findings
 
 
-def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
-    """Read a metadata.json.
+def from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
+    """Read a metadata.json, and return the result of `read`.
 
     Large files are read one at a time, because many iterations are read in parallel.
     """
@@ -609,7 +615,7 @@ def _read_metadata(
     """Return the paths in metadata.json; None if the file contains no path that is safe to follow."""
     path = f"{folder}/metadata.json"
     try:
-        names = _from_metadata(storage, path, files_in, files=files)
+        names = from_metadata(storage, path, files_in, files=files)
     except FileNotFoundError:
         if world is not None and world > 1:
             message = f"no metadata.json beside the shards of {world} ranks: the save is not complete"
