@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Callable, Mapping
 
 from ckpttool.core.domain.finding import Severity, worst
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -14,7 +15,7 @@ from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Tensor
 from ckpttool.core.formats.torch.pickle_values import read_values
 from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.storage.base import ByteSource
-from ckpttool.trainers.export_findings import incomplete, not_understood
+from ckpttool.trainers.export_findings import incomplete, not_understood, unproven
 
 _SAVE_AGAIN = "load the file with torch and save it again with torch.save"
 _RESTORE = "restore the file from a copy"
@@ -31,6 +32,23 @@ class Archive:
     """The record of each storage, by its key."""
     records: tuple[Record, ...]
     """The records that the tree and the places come from."""
+    saved_as: str
+    """Name of the file when torch wrote it, without its suffix: the folder of all records; `archive` for a stream."""
+
+    def check_name(self, is_name: Callable[[str], bool]) -> None:
+        """Refuse a file that torch wrote under the name of another file of the save, such as another rank's.
+
+        Args:
+            is_name: Whether the trainer writes a file with a given name.
+
+        Raises:
+            NotExportableError: The file was renamed.
+        """
+        name = posixpath.basename(self.path)
+        original = self.saved_as + posixpath.splitext(name)[1]
+        if original != name and is_name(original):
+            message = f"The file was written as {original}: it was renamed, or exchanged for another file."
+            raise unproven(message, path=self.path, remedy=f"rename it to {original}, or {_RESTORE}")
 
     def piece(self, tensor: Tensor, at: tuple[int, ...] | None = None) -> Piece:
         """Return the place of a tensor's elements.
@@ -90,9 +108,8 @@ def read_archive(source: ByteSource, path: str, begin: int = 0, end: int | None 
     try:
         tree = read_values(source.read(main.begin, main.length))
     except BrokenPickleError as error:
-        raise incomplete(
-            f"The pickle is damaged: {error}.", path=path, remedy="restore the file from a copy"
-        ) from error
+        raise incomplete(f"The pickle is damaged: {error}.", path=path, remedy=_RESTORE) from error
     storages = {name.removeprefix("data/"): record for name, record in records.items() if name.startswith("data/")}
     described = (main,) if order is None else (main, order)
-    return Archive(path=path, tree=tree, storages=storages, records=described)
+    root = directory.entries[0].name.partition("/")[0]
+    return Archive(path=path, tree=tree, storages=storages, records=described, saved_as=root)

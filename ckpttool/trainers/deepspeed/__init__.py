@@ -61,4 +61,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.deepspeed.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.deepspeed_tags.tag:objections",
     effects_at="ckpttool.trainers.deepspeed.resumes:effects",
+    weights_at="ckpttool.trainers.deepspeed.weights:weights",
 )
