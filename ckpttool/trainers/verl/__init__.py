@@ -96,4 +96,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.verl.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.verl.effects:objections",
     effects_at="ckpttool.trainers.verl.effects:effects",
+    weights_at="ckpttool.trainers.verl.weights:weights",
 )

@@ -64,4 +64,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.verl.skyrl.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.verl.skyrl.effects:objections",
     effects_at="ckpttool.trainers.verl.skyrl.effects:effects",
+    weights_at="ckpttool.trainers.verl.weights:weights",
 )
