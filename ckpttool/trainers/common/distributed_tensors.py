@@ -131,22 +131,17 @@ def _of_sharded(name: str, archive: Archive, value: Made, shape: tuple[int, ...]
 def _of_dtensor(name: str, archive: Archive, value: Made, shape: tuple[int, ...], rank: int) -> Iterator[Piece]:
     """Yield the part of a DTensor on one rank; nothing if the rank has no elements."""
     local, spec = value.members.get("_local_tensor"), value.members.get("_spec")
-    mesh, placements = value_at(spec, "mesh"), value_at(spec, "placements")
-    sizes, place = _mesh_sizes(mesh), _numbers(value_at(mesh, "_coordinate_on_dim"))
-    if not isinstance(local, Tensor) or not isinstance(placements, (tuple, list)) or sizes is None or place is None:
-        raise _misplaced(name, archive)
-    fits = len(placements) == len(sizes) == len(place) and all(map(int.__lt__, place, sizes))
-    if not fits or integer_at(mesh, "_rank") not in {None, rank} or not _is_in_order(spec):
-        raise _misplaced(name, archive)
     runs = [[(0, size)] for size in shape]
-    for placement, ranks, index in zip(placements, sizes, place, strict=True):
+    for placement, ranks, index in _placements(name, archive, spec, rank):
         kind = placement.by.name if isinstance(placement, Made) and isinstance(placement.by, Global) else None
-        axis = integer_at(placement, "dim")
         if kind == "Replicate":
             continue
-        if kind not in {"Shard", "_StridedShard"} or axis is None or not 0 <= axis < len(shape):
+        if kind not in {"Shard", "_StridedShard"}:
             message = f"The weight `{name}` has the placement {kind}, so no rank has the final values of its part."
             raise needs_model(message, path=archive.path, remedy=_FULL)
+        axis = integer_at(placement, "dim")
+        if axis is None or not 0 <= axis < len(shape):
+            raise _misplaced(name, archive)
         splits = 1 if kind == "Shard" else integer_at(placement, "split_factor") or 0
         taken = _taken(runs[axis], ranks, index, splits)
         if taken is None:
@@ -158,11 +153,23 @@ def _of_dtensor(name: str, archive: Archive, value: Made, shape: tuple[int, ...]
         raise needs_model(message, path=archive.path, remedy=_FULL)
     box = [run[0] if run else (0, 0) for run in runs]
     lengths = tuple(length for _, length in box)
-    if 0 in lengths and 0 in local.shape and 0 not in shape:
-        return
-    if local.shape != lengths:
+    is_empty = 0 in lengths and 0 not in shape
+    if not isinstance(local, Tensor) or (0 not in local.shape if is_empty else local.shape != lengths):
         raise _misplaced(name, archive)
-    yield archive.piece(local, tuple(begin for begin, _ in box))
+    if not is_empty:
+        yield archive.piece(local, tuple(begin for begin, _ in box))
+
+
+def _placements(name: str, archive: Archive, spec: object, rank: int) -> Iterator[tuple[object, int, int]]:
+    """Yield the placements of a DTensor, each with the size of its axis of the mesh and the rank's place there."""
+    mesh, placements = value_at(spec, "mesh"), value_at(spec, "placements")
+    sizes, places = _mesh_sizes(mesh), _numbers(value_at(mesh, "_coordinate_on_dim"))
+    if not isinstance(placements, (tuple, list)) or sizes is None or places is None:
+        raise _misplaced(name, archive)
+    fits = len(placements) == len(sizes) == len(places) and all(map(int.__lt__, places, sizes))
+    if not fits or integer_at(mesh, "_rank") not in {None, rank} or not _is_in_order(spec):
+        raise _misplaced(name, archive)
+    yield from zip(placements, sizes, places, strict=True)
 
 
 def _taken(runs: Sequence[tuple[int, int]], ranks: int, index: int, splits: int) -> list[tuple[int, int]] | None:
