@@ -18,6 +18,7 @@ from ckpttool.core.formats.torch.plain import integer_at
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.accelerate import FOLDER, LOADER, NUMBERED, RANK_STATE, TRAINER, folder_of
+from ckpttool.trainers.accelerate.deepspeed_saves import with_tags
 from ckpttool.trainers.accelerate.own_choice import traps
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, one_run, stray
@@ -93,7 +94,7 @@ def _without_numbers(name: str) -> str:
 
 
 def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
-    save = list_save(storage, folder, _NAMED, sizes=options.sizes)
+    save, deepspeed_step = with_tags(storage, list_save(storage, folder, _NAMED, sizes=options.sizes), options)
     ranks = frozenset(
         Rank(int(match["rank"])) for name in save.names if (match := re.fullmatch(RANK_STATE, name)) is not None
     )
@@ -102,6 +103,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
     if save.is_listed:
         findings += (*_lacking(save), *_absent_ranks(save, ranks, world or 0), *absent_parts(save))
     step, updates = _progress(storage, save, world)
+    step = deepspeed_step if step is None else step
     checkpoint = Checkpoint(
         name=folder.rpartition("/")[2],
         scalars=Scalars(step=step),
