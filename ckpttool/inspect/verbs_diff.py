@@ -13,6 +13,7 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UsageError
+from ckpttool.core.verbs.sides import Side, side_of
 from ckpttool.core.verbs.verifying import cores, counted, expect
 from ckpttool.core.verify.check import check
 from ckpttool.core.verify.engines.threads import ThreadEngine
@@ -21,7 +22,7 @@ from ckpttool.core.verify.plan import HEADER_COST
 from ckpttool.inspect.model import Difference
 from ckpttool.inspect.read_contents import Counterparts, ShardDistances, compare_shard
 from ckpttool.inspect.rules_difference import Distances, compared, reported_as_scalars
-from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
+from ckpttool.inspect.verbs import TIMEOUT_SECONDS, contents_of, none_called, opened, tasks_of
 
 _Held = tuple[Rank | None, ShardRole]
 

@@ -12,6 +12,7 @@ from ckpttool.core.domain.finding import Severity, worst
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.formats.strict_json import ParseError, parse_object
+from ckpttool.core.verbs.sides import Side, side_of
 from ckpttool.core.verbs.verifying import cores, counted, expect
 from ckpttool.core.verify.check import CompareShard, check
 from ckpttool.core.verify.engines.threads import ThreadEngine
@@ -23,7 +24,7 @@ from ckpttool.fp8.model.probe import Fp8Probe, GatedNumbers, ProbeQuestion, Tens
 from ckpttool.fp8.read.at_rest import SCALE_WORDS, USUAL_BLOCK, OtherFiles
 from ckpttool.fp8.read.probe import ShardLargest, ShardNumbers, largest_in_shard, probe_shard
 from ckpttool.fp8.rules.risk import aligned, is_probed, layers_of, most_amplifying, ranked, scattered
-from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks_of
+from ckpttool.inspect.verbs import TIMEOUT_SECONDS, opened, tasks_of
 
 _CONFIG = "config.json"
 _CONFIG_LIMIT = 8 << 20
