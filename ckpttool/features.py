@@ -8,6 +8,7 @@ FEATURES = (
     "replicas",
     "nodes",
     "inspect",
+    "export",
     "guard",
     "fp8",
     "postflight",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ckpttool.core.verbs.resolving import Answer
     from ckpttool.core.verbs.scanning import Tree, Where
     from ckpttool.core.verbs.verifying import Running
+    from ckpttool.export.model import Exported, ExportQuestion
     from ckpttool.fp8.model.curves import CurvesAnswer, CurvesQuestion
     from ckpttool.fp8.model.plan import Fp8Plan, NoPlan, PlanQuestion
     from ckpttool.fp8.model.probe import Fp8Probe, ProbeQuestion
@@ -92,6 +93,7 @@ __all__ = [
     "emit_asd",
     "empty_trash",
     "explain",
+    "export",
     "fix_config",
     "forecast",
     "fp8_compare",
@@ -345,6 +347,55 @@ def diff(
         IncompleteError: A tree's folder cannot be read.
     """
     return _answer("diff", locals())
+
+
+def export(
+    what: StrPath | None = None,
+    question: ExportQuestion | None = None,
+    *,
+    output: StrPath | None = None,
+    tree: StrPath | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    layout: str | None = None,
+    part: str | None = None,
+    half: bool = False,
+    replicated: bool = False,
+    max_shard: str | None = None,
+    dtype: Literal["stored", "bf16", "fp32"] = "stored",
+    config_from: StrPath | None = None,
+    **unknown: NoReturn,
+) -> Exported:
+    """Write the weights of a checkpoint as safetensors files into a new folder.
+
+    Nothing is written if the checkpoint is damaged, or its records do not show where each element of the weights is.
+    Every file is read back from the disk before the folder gets its name.
+
+    Args:
+        what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
+        question: The output folder, and the form of the output.
+        output: Folder for the output; it must not exist, or must be empty.
+        tree: Tree in which checkpoint names are looked up.
+        checkpoint: Name of a checkpoint. Default: the newest.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, torch-files, loose-file.
+        part: Model to export if the save has several, such as actor or critic.
+        half: Export the 16-bit weights instead of the FP32 master weights, if the save has both.
+        replicated: State that every rank has all weights (pure data parallelism), if the save does not record it.
+        max_shard: Maximum size of the weights per file.
+        dtype: Element type of floating-point weights; FP8 and integers are unchanged.
+        config_from: Folder of the base model, to copy config.json and the tokenizer if the save lacks them.
+
+    Raises:
+        UnknownLayoutError: ckpttool recognizes nothing there.
+        UsageError: No checkpoint has that name, or the output folder exists and is not empty.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+        LockedError: Another process is writing the same output.
+        WriteFailedError: The output could not be written; nothing of it remains.
+        NotDurableError: The output was written, but the disk did not confirm it.
+    """
+    return _answer("export", locals())
 
 
 def resolve(

@@ -42,6 +42,7 @@ VERBS: Mapping[str, Verb] = {
     "verify": Verb("core.verbs.verifying:verify", "core.domain.verdict:Verification", without=frozenset({"dry_run"})),
     "inspect": Verb("inspect.verbs:inspect"),
     "diff": Verb("inspect.verbs_diff:diff"),
+    "export": Verb("export.verbs:export"),
     "resolve": Verb("core.verbs.resolving:resolve"),
     "health": Verb("health.verbs.health:health", without=frozenset({"dry_run"})),
     "scale_skip": Verb("core.verbs.skipping:scale_skip"),
@@ -194,7 +195,7 @@ def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
         for param in command_of(verb).params
         if param.param_type_name == "option" and not param.hidden and param.name not in hidden
         for name in (*param.opts, *param.secondary_opts)
-        if name.startswith("--")
+        if name.startswith("--") and keyword(name).isidentifier()
     }
 
 

@@ -46,6 +46,7 @@ MAIN = {
 MORE = {
     "inspect": Place("inspect.commands", "Show the tensors and scalars of a shard or a checkpoint."),
     "diff": Place("inspect.commands_diff", "Compare two shards or checkpoints, down to their values."),
+    "export": Place("export.commands", "Write the weights of a checkpoint as safetensors, without torch."),
     "lint": Place("cli.lint", "Check configs for mistakes that trainers report late, or never."),
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
     "log": Place("health.commands_log", "Replay a policy on a training log, or compute thresholds from it."),

@@ -1327,7 +1327,7 @@ class Code(metaclass=Rows):
 
     MARKED_UNHEALTHY = Row(
         "marked-unhealthy",
-        weights=(SUSPECT,),
+        weights=(NOTE, SUSPECT),
         check="health",
         taken_with="--ignore-health",
         group="Records",

@@ -83,8 +83,11 @@ class Weights:
     """Tensors in the order of the output; the order of the model if the save has it."""
     names_of: str
     """Origin of the names, as a noun phrase with the trainer's title: "module names of <title>"."""
-    is_loadable: bool
-    """Whether the names are those of the published model, so that inference engines load the output as it is."""
+    is_loadable: bool | None
+    """Whether the names are those of the published model, so that inference engines load the output as it is.
+
+    None if that depends on the model.
+    """
     tied: Mapping[str, str] | None = None
     """For each left out name of shared weights, the name of the target that contains them; None for no such names."""
     left_out: tuple[LeftOut, ...] = ()
@@ -96,7 +99,10 @@ class Weights:
     described_by: tuple[str, ...] = ()
     """Further files that the targets depend on, such as `.metadata`; they must not change during the export."""
     companions: tuple[str, ...] = ()
-    """Files of the save that belong to the model, such as `config.json`, in the form of `companions_in`."""
+    """Files of the save that belong to the model, such as `config.json`, as `trainers/common/companions.py` lists them.
+    """
+    stem: str = "model"
+    """Name of the output's files without number and suffix; `adapter_model` if the weights are an adapter."""
     findings: tuple[Finding, ...] = ()
     """Notes, such as stacked layers, a padded vocabulary, an adapter without its base model."""
 

@@ -150,6 +150,13 @@ def expect(*, nbytes: int, shards: int) -> None:
         meter.expect(nbytes=nbytes, shards=shards)
 
 
+def advance(nbytes: int) -> None:
+    """Add bytes that no task reads to the meter, if there is one."""
+    meter = _METER.get()
+    if meter is not None:
+        meter.advance(nbytes)
+
+
 def counted(
     tasks: Sequence[CheckTask],
     work: Work,

@@ -65,6 +65,11 @@ class Meter:
         self.shards_done += 1
         self.shards_kept += kept
 
+    def advance(self, nbytes: int) -> None:
+        """Count bytes that no task reads."""
+        with self._lock:
+            self.bytes_done += nbytes
+
     def done(self, task: CheckTask) -> None:
         """Count a task that was run elsewhere."""
         with self._lock:

@@ -90,4 +90,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.accelerate.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.hf_saves:objections",
     effects_at="ckpttool.trainers.accelerate.resumes:effects",
+    weights_at="ckpttool.trainers.hf_saves.weights:script_weights",
 )

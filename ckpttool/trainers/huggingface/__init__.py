@@ -122,4 +122,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.huggingface.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.hf_saves:objections",
     effects_at="ckpttool.trainers.huggingface.effects:effects",
+    weights_at="ckpttool.trainers.hf_saves.weights:trainer_weights",
 )

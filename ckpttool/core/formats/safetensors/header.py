@@ -227,11 +227,14 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
     )
 
 
-def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
-    """Encode the beginning of a file without metadata, in the same form as safetensors.
+def encoded_header(
+    tensors: Iterable[tuple[str, DType, tuple[int, ...]]], metadata: Sequence[tuple[str, str]] | None = None
+) -> tuple[bytes, tuple[TensorEntry, ...]]:
+    """Encode the beginning of a file in the same form as safetensors.
 
     Args:
         tensors: Name, type and shape of each tensor, in any order; each name occurs once.
+        metadata: Pairs of key and value; None for no metadata.
 
     Returns:
         All bytes before the tensors' data, and the tensors with their positions in the file, in file order.
@@ -249,7 +252,7 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
             )
         rows.append(_Row(name=name, dtype=dtype.value, shape=shape, offsets=(end, end + size)))
         end += size
-    text = "".join(_as_written(None, rows)).encode()
+    text = "".join(_as_written(metadata, rows)).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     begin = LENGTH_BYTES + len(text)
     entries = tuple(

@@ -1,0 +1,117 @@
+"""Weights in files that contain complete tensors: safetensors files, and archives of `torch.save`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.weights import NotExportableError, Piece, Record, Target
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.base import ZIP_MAGIC
+from ckpttool.core.formats.torch.pickle_objects import Tensor
+from ckpttool.core.storage.base import Storage
+from ckpttool.trainers.common.archives import Archive, read_archive
+from ckpttool.trainers.export_findings import not_understood
+
+_CONVERT = "load the file with its trainer and save the weights as safetensors"
+
+
+def whole_targets(storage: Storage, paths: Iterable[str]) -> tuple[tuple[Target, ...], dict[str, str], list[Record]]:
+    """Return the tensors of files in any of the formats, in the order of the paths and their headers.
+
+    Returns:
+        The tensors, the names that share the data of another tensor of their file, and the records to prove.
+
+    Raises:
+        NotExportableError: A file is damaged, or is not a dictionary of tensors.
+        OSError: The disk did not answer.
+    """
+    targets: list[Target] = []
+    tied: dict[str, str] = {}
+    records: list[Record] = []
+    for path in paths:
+        with storage.open(path) as source:
+            is_archive = source.read(0, len(ZIP_MAGIC)) == ZIP_MAGIC
+        if is_archive:
+            with storage.open(path) as source:
+                archive = read_archive(source, path)
+            more, shared = state_dict_targets(archive, archive.tree)
+            targets += more
+            tied |= shared
+            records += archive.records
+        else:
+            targets += safetensors_targets(storage, path)
+    return tuple(targets), tied, records
+
+
+def safetensors_targets(storage: Storage, path: str) -> Iterator[Target]:
+    """Yield the tensors of a safetensors file.
+
+    Raises:
+        NotExportableError: The file is damaged, or has another format.
+        OSError: The disk did not answer.
+    """
+    with storage.open(path) as source:
+        header = read_header(source, named=FormatName.SAFETENSORS)
+    for finding in header.findings:
+        if finding.severity > Severity.NOTE:
+            raise NotExportableError(replace(finding, path=path))
+    if header.format is not FormatName.SAFETENSORS:
+        raise not_understood("The file is not a safetensors file.", path=path, remedy=_CONVERT)
+    for entry in header.entries:
+        yield Target(name=entry.name, dtype=entry.dtype, shape=entry.shape, pieces=(piece_of(path, entry),))
+
+
+def piece_of(path: str, entry: TensorEntry, at: tuple[int, ...] | None = None) -> Piece:
+    """Return the place of a tensor of a safetensors file.
+
+    Args:
+        path: The file.
+        entry: The tensor in its header.
+        at: Offsets of the piece in the complete tensor; None if it is the complete tensor.
+    """
+    offsets = (0,) * len(entry.shape) if at is None else at
+    return Piece(path, entry.spans[0][0], entry.dtype, entry.shape, dense(entry.shape), offsets)
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor that is stored in row-major order."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tuple[list[Target], dict[str, str]]:
+    """Return the tensors of a state dictionary in an archive, in its order.
+
+    Args:
+        archive: The archive.
+        state: The dictionary in its tree.
+        prefix: Beginning of the names to take, which is removed.
+
+    Returns:
+        The tensors, and the names that share the data of an earlier tensor, which are left out.
+
+    Raises:
+        NotExportableError: It is not a dictionary of tensors.
+    """
+    if not isinstance(state, Mapping) or not any(isinstance(value, Tensor) for value in state.values()):
+        raise not_understood("The file contains no dictionary of tensors.", path=archive.path, remedy=_CONVERT)
+    targets: list[Target] = []
+    tied: dict[str, str] = {}
+    views: dict[Tensor, str] = {}
+    for name, value in state.items():
+        if not isinstance(name, str) or not name.startswith(prefix) or not isinstance(value, Tensor):
+            continue
+        first = views.setdefault(value, name) if value.shape and 0 not in value.shape else name
+        if first != name:
+            tied[name.removeprefix(prefix)] = first.removeprefix(prefix)
+            continue
+        piece = archive.piece(value)
+        targets.append(Target(name=name.removeprefix(prefix), dtype=piece.dtype, shape=piece.shape, pieces=(piece,)))
+    return targets, tied
