@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pickle
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +32,6 @@ def of_tensors(tensors: dict[str, torch.Tensor]) -> Tensors:
 
 def exported(folder: Path) -> Tensors:
     """What safetensors itself reads of an output: all files, by the index if there is one."""
-    import json
-
     from safetensors.torch import load_file
 
     found: dict[str, torch.Tensor] = {}
@@ -45,13 +47,31 @@ def exported(folder: Path) -> Tensors:
 
 
 def by_dcp_to_torch(folder: Path, scratch: Path) -> dict[str, Any]:
-    """What torch's own converter makes of a DCP folder."""
+    """What torch's own converter makes of a DCP folder, whose record may have classes of trainers.
+
+    Args:
+        folder: The folder.
+        scratch: A folder that does not exist.
+    """
     import torch
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    dcp_to_torch_save(folder, scratch)
-    loaded: dict[str, Any] = torch.load(scratch, weights_only=False)
+    shutil.copytree(folder, scratch)
+    record = scratch / ".metadata"
+    metadata = Reader(io.BytesIO(record.read_bytes())).load()
+    record.write_bytes(pickle.dumps(metadata))
+    dcp_to_torch_save(scratch, scratch / "all.pt")
+    loaded: dict[str, Any] = torch.load(scratch / "all.pt", weights_only=False)
+    shutil.rmtree(scratch)
     return loaded
+
+
+class Reader(pickle.Unpickler):
+    """Takes another writer's record of a place for torch's own, which it copies."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  any class
+        own = "torch.distributed.checkpoint.filesystem"
+        return super().find_class(own if name == "_StorageInfo" else module, name)
 
 
 def flattened(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:  # noqa: ANN401  whatever was saved

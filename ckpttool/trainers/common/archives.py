@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping
 
-from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.domain.finding import Code, Severity, damage, worst
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.weights import NotExportableError, Piece, Record
 from ckpttool.core.formats.base import ZIP_MAGIC
@@ -15,6 +15,7 @@ from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Tensor
 from ckpttool.core.formats.torch.pickle_values import read_values
 from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.verify.kernels.crc import crc32
 from ckpttool.trainers.export_findings import incomplete, not_understood, unproven
 
 _SAVE_AGAIN = "load the file with torch and save it again with torch.save"
@@ -105,8 +106,12 @@ def read_archive(source: ByteSource, path: str, begin: int = 0, end: int | None 
         raise not_understood("The archive has no readable data.pkl.", path=path, remedy=_SAVE_AGAIN)
     if order is not None and source.read(order.begin, min(order.length, 16)).strip() != b"little":
         raise not_understood("The numbers in the file are big-endian.", path=path, remedy=_SAVE_AGAIN)
+    pickled = source.read(main.begin, main.length)
+    if main.crc32 is not None and crc32(pickled) != main.crc32:
+        message = f"The pickle at byte {main.begin} does not match its CRC-32."
+        raise NotExportableError(damage(Code.CHECKSUM_MISMATCH, message, path=path, remedy=_RESTORE))
     try:
-        tree = read_values(source.read(main.begin, main.length))
+        tree = read_values(pickled)
     except BrokenPickleError as error:
         raise incomplete(f"The pickle is damaged: {error}.", path=path, remedy=_RESTORE) from error
     storages = {name.removeprefix("data/"): record for name, record in records.items() if name.startswith("data/")}

@@ -11,15 +11,33 @@ from ckpttool.core.domain.weights import NotExportableError, Piece, Record, Targ
 from ckpttool.core.formats import read_header
 from ckpttool.core.formats.base import ZIP_MAGIC
 from ckpttool.core.formats.torch.pickle_objects import Tensor
+from ckpttool.core.formats.torch.plain import value_at
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.archives import Archive, read_archive
-from ckpttool.trainers.export_findings import not_understood
+from ckpttool.trainers.export_findings import ambiguous_part, not_understood
+
+MODEL_KEYS: tuple[tuple[str, ...], ...] = (
+    ("model",),
+    ("state_dict",),
+    ("state", "model"),
+    ("app", "model"),
+    ("model_state_dict",),
+    ("module",),
+)
+"""Keys under which trainers and training loops save the model in one object."""
 
 _CONVERT = "load the file with its trainer and save the weights as safetensors"
 
 
-def whole_targets(storage: Storage, paths: Iterable[str]) -> tuple[tuple[Target, ...], dict[str, str], list[Record]]:
+def whole_targets(
+    storage: Storage, paths: Iterable[str], part: str | None = None
+) -> tuple[tuple[Target, ...], dict[str, str], list[Record]]:
     """Return the tensors of files in any of the formats, in the order of the paths and their headers.
+
+    Args:
+        storage: The tree.
+        paths: The files.
+        part: Key of the model in an archive, such as `app.model`; None if it is one of the usual ones.
 
     Returns:
         The tensors, the names that share the data of another tensor of their file, and the records to prove.
@@ -37,13 +55,36 @@ def whole_targets(storage: Storage, paths: Iterable[str]) -> tuple[tuple[Target,
         if is_archive:
             with storage.open(path) as source:
                 archive = read_archive(source, path)
-            more, shared = state_dict_targets(archive, archive.tree)
+            more, shared = state_dict_targets(archive, model_in(archive, part))
             targets += more
             tied |= shared
             records += archive.records
         else:
             targets += safetensors_targets(storage, path)
     return tuple(targets), tied, records
+
+
+def model_in(archive: Archive, part: str | None) -> object:
+    """Return the model's dictionary of tensors in an archive: under a usual key, or the saved object itself.
+
+    Raises:
+        NotExportableError: There are several models, or none.
+    """
+    keys = MODEL_KEYS if part is None else (tuple(part.split(".")),)
+    found = {".".join(key): state for key in keys if _has_tensors(state := value_at(archive.tree, *key))}
+    if not found and part is None and _has_tensors(archive.tree):
+        return archive.tree
+    if len(found) == 1:
+        return next(iter(found.values()))
+    listed = ", ".join(found) or "none of the usual keys"
+    others = archive.tree if isinstance(archive.tree, Mapping) else {}
+    words = [*found, *(key for key, state in others.items() if isinstance(key, str) and _has_tensors(state))]
+    remedy = f"name the model's key, such as --part {words[0]}" if words else _CONVERT
+    raise ambiguous_part(f"The file has a model under {listed}.", path=archive.path, remedy=remedy)
+
+
+def _has_tensors(state: object) -> bool:
+    return isinstance(state, Mapping) and any(isinstance(value, Tensor) for value in state.values())
 
 
 def safetensors_targets(storage: Storage, path: str) -> Iterator[Target]:
@@ -100,7 +141,7 @@ def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tup
     Raises:
         NotExportableError: It is not a dictionary of tensors.
     """
-    if not isinstance(state, Mapping) or not any(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not _has_tensors(state):
         raise not_understood("The file contains no dictionary of tensors.", path=archive.path, remedy=_CONVERT)
     targets: list[Target] = []
     tied: dict[str, str] = {}

@@ -98,4 +98,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.composer.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.composer.effects:objections",
     effects_at="ckpttool.trainers.composer.effects:effects",
+    weights_at="ckpttool.trainers.composer.weights:weights",
 )

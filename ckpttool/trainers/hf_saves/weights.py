@@ -11,13 +11,16 @@ import re
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.weights import LeftOut, Weights, WeightsRequest
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.companions import companions_in
 from ckpttool.trainers.common.whole_files import whole_targets
 from ckpttool.trainers.export_findings import ambiguous_part, not_in_output, not_understood
+from ckpttool.trainers.torch_dcp.weights import Names, dcp_weights
 
+_FSDP = re.compile(r"pytorch_model_fsdp_[0-9]+$")
 _PARTS = re.compile(r"((?:adapter_|pytorch_)?model(?:_[0-9]+)?)(?:-[0-9]{5}-of-[0-9]{5})?\.(?:safetensors|bin)")
 
 
@@ -34,6 +37,11 @@ def script_weights(storage: Storage, checkpoint: Checkpoint, request: WeightsReq
 def _weights(
     storage: Storage, checkpoint: Checkpoint, request: WeightsRequest, *, names_of: str, is_loadable: bool | None
 ) -> Weights:
+    slices = _fsdp_folders(checkpoint)
+    if slices:
+        folder = slices[_chosen(slices, request.part)][0]
+        whole = replace(request, part=None)
+        return dcp_weights(storage, folder, whole, Names(names_of, is_loadable), companions=folder.rpartition("/")[0])
     by_model: dict[str, list[str]] = {}
     for shard in checkpoint.shards:
         match = _PARTS.fullmatch(shard.path.rpartition("/")[2])
@@ -61,10 +69,16 @@ def _weights(
     )
 
 
+def _fsdp_folders(checkpoint: Checkpoint) -> dict[str, list[str]]:
+    """Return the folders of the models that FSDP saved in slices, by name."""
+    folders = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
+    return {match[0]: [folder] for folder in sorted(folders) if (match := _FSDP.search(folder))}
+
+
 def _chosen(models: dict[str, list[str]], part: str | None) -> str:
     """Return the name of the model to export."""
     if not models:
-        message = f"The save has no file with a complete model ({WEIGHTS_TEXT})."
+        message = "The save has no file with a complete model, such as model.safetensors or pytorch_model.bin."
         raise not_understood(message, remedy="export with the trainer's own converter")
     names = sorted(models)
     if part is None and len(names) == 1:
@@ -72,6 +86,3 @@ def _chosen(models: dict[str, list[str]], part: str | None) -> str:
     if part in models:
         return part
     raise ambiguous_part(f"The save has the models {', '.join(names)}.", remedy=f"add --part {names[0]}")
-
-
-WEIGHTS_TEXT = "model*.safetensors, pytorch_model*.bin, adapter_model.*"

@@ -107,4 +107,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.lightning.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.lightning.deepspeed_saves:objections",
     effects_at="ckpttool.trainers.lightning.effects:effects",
+    weights_at="ckpttool.trainers.lightning.weights:weights",
 )

@@ -127,4 +127,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.megatron.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.megatron.resumes:objections",
     effects_at="ckpttool.trainers.megatron.resumes:effects",
+    weights_at="ckpttool.trainers.megatron.weights:weights",
 )

@@ -51,4 +51,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.olmo_core.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.olmo_core.resumes:objections",
     effects_at="ckpttool.trainers.olmo_core.resumes:effects",
+    weights_at="ckpttool.trainers.olmo_core.weights:weights",
 )

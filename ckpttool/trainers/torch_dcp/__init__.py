@@ -67,4 +67,5 @@ TRAINER = Trainer(
     layouts_at=("ckpttool.trainers.torch_dcp:LAYOUT",),
     simulator_at="ckpttool.trainers.torch_dcp.resumes:SIMULATOR",
     effects_at="ckpttool.trainers.torch_dcp.resumes:effects",
+    weights_at="ckpttool.trainers.torch_dcp.weights:plain_weights",
 )

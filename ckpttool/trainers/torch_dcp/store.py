@@ -310,8 +310,8 @@ class _Files:
         counts: dict[str, int] = {}
         self.odd: set[str] = set()
         """Files whose slices do not follow one another as recorded."""
-        self.changed = {path for _, path, _, _, is_changed in slices if is_changed}
-        for name, path, offset, length, _ in slices:
+        self.changed = {path for _, path, _, _, is_changed, _ in slices if is_changed}
+        for name, path, offset, length, _, _ in slices:
             end = ends.get(path, 0)
             if offset != end:
                 self.odd.add(path)

@@ -63,4 +63,5 @@ TRAINER = Trainer(
     layouts_at=("ckpttool.trainers.torch_files:LAYOUT",),
     simulator_at="ckpttool.trainers.torch_files.resumes:SIMULATOR",
     effects_at="ckpttool.trainers.torch_files.resumes:effects",
+    weights_at="ckpttool.trainers.common.loose_weights:loop_weights",
 )

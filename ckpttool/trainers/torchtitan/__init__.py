@@ -70,4 +70,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.torchtitan.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.torchtitan.effects:objections",
     effects_at="ckpttool.trainers.torchtitan.effects:effects",
+    weights_at="ckpttool.trainers.torchtitan.weights:weights",
 )

@@ -61,10 +61,18 @@ def told_by_torch(data: bytes) -> DcpMetadata:
         },
         values=tuple(name for name, each in declared.items() if not isinstance(each, TensorStorageMetadata)),
         slices=tuple(
-            Slice(index.fqn, info.relative_path, info.offset, info.length, bool(info.transform_descriptors))
+            Slice(
+                index.fqn,
+                info.relative_path,
+                info.offset,
+                info.length,
+                bool(info.transform_descriptors),
+                tuple(index.offset or ()),
+            )
             for index, info in said.storage_data.items()
         ),
         calls=(),
+        paths=said.planner_data,
     )
 
 
@@ -72,6 +80,7 @@ def assert_same(found: DcpMetadata, true: DcpMetadata) -> None:
     assert dict(found.tensors) == dict(true.tensors)
     assert found.values == true.values
     assert sorted(found.slices) == sorted(true.slices)
+    assert found.paths is None or found.paths == true.paths
 
 
 def slowly(data: bytes, monkeypatch: pytest.MonkeyPatch) -> DcpMetadata:
@@ -88,6 +97,7 @@ def test_real_metadata_say_what_they_say_to_torch(path: Path, monkeypatch: pytes
     true = told_by_torch(data)
     assert_same(read_dcp_metadata(data), true)
     assert_same(slowly(data, monkeypatch), true)
+    assert read_dcp_metadata(data, with_paths=True).paths == true.paths
 
 
 names = st.text(max_size=12) | st.sampled_from(["model.weight", "a\x94b", "ä\udc94", "x" * 300])

@@ -54,10 +54,19 @@ class DcpMetadata:
     """Slices in file order."""
     calls: tuple[Global, ...]
     """Every class and function that loading the file would import, sorted."""
+    paths: Mapping[str, tuple[object, ...]] | None = None
+    """Keys of each name in the saved object; None if not requested, or if the writer records none.
+
+    Only this shows which dots of a name are keys: `model.0.weight` may be `0.weight` of `model`.
+    """
 
 
-def read_dcp_metadata(data: bytes) -> DcpMetadata:
+def read_dcp_metadata(data: bytes, *, with_paths: bool = False) -> DcpMetadata:
     """Parse a `.metadata`.
+
+    Args:
+        data: The complete file.
+        with_paths: Whether to keep the keys of each name.
 
     Raises:
         BrokenPickleError: The file is incomplete, or not from torch.distributed.checkpoint.
@@ -77,8 +86,18 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
     values = tuple(name for name, value in declared.items() if isinstance(name, str) and _is_value(value))
     first = tuple(_slice(key, info) for key, info in stored.items())
     return DcpMetadata(
-        tensors=tensors, values=values, slices=(*first, *machine.slices), calls=tuple(sorted(machine.calls))
+        tensors=tensors,
+        values=values,
+        slices=(*first, *machine.slices),
+        calls=tuple(sorted(machine.calls)),
+        paths=_paths(root.get("planner_data")) if with_paths else None,
     )
+
+
+def _paths(recorded: object) -> dict[str, tuple[object, ...]] | None:
+    if not isinstance(recorded, dict):
+        return None
+    return {name: keys for name, keys in recorded.items() if isinstance(name, str) and isinstance(keys, tuple)}
 
 
 @contextmanager
@@ -145,4 +164,6 @@ def _slice(key: object, info: object) -> Slice:
     if not isinstance(name, str) or not isinstance(path, str):
         raise BrokenPickleError("it does not record the place of a slice")
     offset, length = numbers_in((place.get("offset"), place.get("length")))
-    return Slice(name, path, offset, length, bool(place.get("transform_descriptors")))
+    at = index.get("offset")
+    offsets = () if at is None else numbers_in(at)
+    return Slice(name, path, offset, length, bool(place.get("transform_descriptors")), offsets)

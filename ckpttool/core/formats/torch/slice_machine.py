@@ -51,6 +51,8 @@ class Slice(NamedTuple):
     """Size in bytes, including the archive around the numbers."""
     is_changed: bool
     """Whether the slice was compressed or encrypted, so that it differs from torch's output."""
+    at: Numbers = ()
+    """Offsets of the part in its tensor, in elements; empty for a scalar and for a value, and if not recorded."""
 
 
 class Chunk(NamedTuple):
@@ -279,11 +281,10 @@ class SliceMachine(Machine):
                 break
             numbered += (None, None)
             name_read = self._text(name, name_text)
-            if offsets is not None:
-                self._size(number_bytes, recall)
+            at = () if offsets is None else self._size(number_bytes, recall)
             numbered += (None, None)
             file = self._text(path, path_text)
-            keep(Slice(name_read, file, _number(offset), _number(length), False))  # noqa: FBT003  positions are a third faster
+            keep(Slice(name_read, file, _number(offset), _number(length), False, at))  # noqa: FBT003  positions are a third faster
             passed, begin = True, matched.end()
             matched = match(data, begin)
         if passed:
