@@ -24,10 +24,10 @@ from ckpttool.core.commands.options import (
     exits,
     finite,
     grouped,
-    share,
 )
 from ckpttool.core.commands.reports import codes
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
+from ckpttool.core.domain.amounts import share
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.question import COLUMNS, LOG, CheckQuestion, LogQuestion, TreeQuestion

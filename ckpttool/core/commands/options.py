@@ -17,7 +17,7 @@ from functools import partial, wraps
 from keyword import iskeyword
 from operator import not_
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo
@@ -28,14 +28,10 @@ from ckpttool.core.domain.option import LAYOUTS, QUESTION, UNSET, WITHOUT_BATCH_
 from ckpttool.core.errors import UsageError
 from ckpttool.trainers.registry import LAYOUT_NAMES
 
-if TYPE_CHECKING:
-    from fractions import Fraction
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
 """Maximum number of seconds; adding more to a date would exceed the range of the calendar."""
 _WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_POWERS = "KMGTP"
 _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
@@ -86,19 +82,6 @@ def _number(text: str) -> float | None:
     # A subset of float(): no digits of other scripts, no _, nothing too small to distinguish from 0.
     number = r"-?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,3}|e-[0-9]{1,2})?|inf|nan)"
     return float(text) if re.fullmatch(number, text, re.IGNORECASE) else None
-
-
-def share(text: str) -> Fraction | int | None:
-    """Parse `10%` as a fraction above 0 and up to 1, and `50G` as bytes; return None for any other text."""
-    from fractions import Fraction
-
-    percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
-    if percent is not None:
-        return fraction if 0 < (fraction := Fraction(percent[1]) / 100) <= 1 else None
-    size = re.fullmatch(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)([{_POWERS}])(?:i?B)?", text, re.IGNORECASE)
-    if size is None:
-        return None
-    return int(Fraction(size[1]) * 1024 ** (1 + _POWERS.index(size[2].upper()))) or None
 
 
 class Format(str, Enum):

@@ -13,7 +13,7 @@ import typer
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, finite, grouped, share
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, finite, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line
 from ckpttool.core.commands.tree_options import (
     EngineOptions,
@@ -27,6 +27,7 @@ from ckpttool.core.commands.tree_options import (
     from_here,
     say_tree,
 )
+from ckpttool.core.domain.amounts import share
 from ckpttool.core.domain.forecast import Forecast
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion

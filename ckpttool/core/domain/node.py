@@ -43,6 +43,22 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Space for new files in a folder that one limit allows: the disk's, or a quota's."""
+
+    limit: str
+    """Name of the limit: `the disk`, `the quota of user 1000`."""
+    free_bytes: int
+    """Free space in bytes for an unprivileged user; negative if a quota is exceeded."""
+    total_bytes: int
+    """Used and free space in bytes."""
+    uid: int | None = None
+    """User whose files count; None if the files of all users count."""
+    gid: int | None = None
+    """Group whose files count; None if the files of all groups count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """Facts about the local machine, which tests replace."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from ckpttool.core.domain.node import Room
+from ckpttool.core.domain.node import Room, Space
 
-__all__ = ["Disk", "LocalDisk", "Room"]
+__all__ = ["Disk", "LocalDisk", "Room", "Space"]
 
 
 class Disk(Protocol):
@@ -47,6 +47,19 @@ class LocalDisk:
         return Room(
             free_bytes=status.f_bavail * status.f_frsize,
             free_files=status.f_favail if status.f_files else None,
+        )
+
+    def space(self, folder: str) -> Space:
+        """Return the result of `statvfs`, as `room` does, with the total.
+
+        It includes the quotas of projects on XFS and of folders on CephFS, but not those of users and groups.
+        """
+        status = os.statvfs(folder)
+        used = status.f_blocks - status.f_bfree
+        return Space(
+            limit="the disk",
+            free_bytes=status.f_bavail * status.f_frsize,
+            total_bytes=(used + status.f_bavail) * status.f_frsize,
         )
 
     def is_writable(self, folder: str) -> bool:

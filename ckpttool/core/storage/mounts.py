@@ -57,6 +57,11 @@ def mount_of(path: str, table: str) -> Mount:
     if not is_local(path):
         kind, _, place = path.partition("://")
         return Mount(kind=kind, source=place.partition("/")[0], reach=Reach.SHARED)
+    return mount_and_point(path, table)[0]
+
+
+def mount_and_point(path: str, table: str) -> tuple[Mount, str]:
+    """Return the file system that contains a local path, and the folder where it is mounted; empty if unknown."""
     real_path = os.path.realpath(path)
     best, mount = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
     for line in table.splitlines():
@@ -67,7 +72,7 @@ def mount_of(path: str, table: str) -> Mount:
         point = _unescaped(fields[4])
         if len(point) >= len(best) and (real_path == point or real_path.startswith(point.rstrip("/") + "/")):
             best, mount = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
-    return mount
+    return mount, best
 
 
 def _reach(kind: str) -> Reach:

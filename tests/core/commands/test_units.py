@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 import typer
 
-from ckpttool.core.commands.options import duration, share
+from ckpttool.core.commands.options import duration
+from ckpttool.core.domain.amounts import share
 
 
 @pytest.mark.parametrize(
