@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.plan import Resolution
     from ckpttool.core.domain.preflight import Lint, Preflight, PreflightQuestion, Refused
     from ckpttool.core.domain.question import CheckQuestion, LaunchOrder, LogQuestion, ResumeQuestion, TreeQuestion
-    from ckpttool.core.domain.retention import PruneOrder, Pruning, Repair, RetentionPolicy, Trash
+    from ckpttool.core.domain.retention import Aim, PruneOrder, Pruning, Repair, RetentionPolicy, Trash
     from ckpttool.core.domain.verdict import ShardReport, Verdict, Verification
     from ckpttool.core.storage.disk import Disk
     from ckpttool.core.verbs.explaining import Explained
@@ -1324,6 +1324,7 @@ def prune(
     policy: RetentionPolicy | None = None,
     order: PruneOrder | None = None,
     *,
+    aim: Aim | None = None,
     waiting: Callable[[Finding], None] | None = None,
     layout: str | None = None,
     world_size: int | None = None,
@@ -1347,6 +1348,8 @@ def prune(
     wait: str | float | None = None,
     trash_days: str | float | None = None,
     max_age: str | float = "24h",
+    free: str | None = None,
+    max_size: str | None = None,
     config: StrPath | None = None,
     dry_run: bool = False,
     **unknown: NoReturn,
@@ -1360,6 +1363,7 @@ def prune(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         policy: The checkpoints to keep.
         order: How to check, what to do, and how long to wait for a save in progress.
+        aim: Space to have afterwards. Without an aim, all superseded checkpoints are deleted.
         waiting: Called with the reason for waiting, whenever the reason changes.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
@@ -1387,11 +1391,14 @@ def prune(
         wait: Wait up to this long for a save in progress, such as 10m (a bare number is minutes).
         trash_days: Keep deleted checkpoints in the trash for this long, such as 7d (a bare number is days).
         max_age: Reuse the result for an unchanged file for this long, such as 7d (a bare number is hours).
+        free: Delete only until this much is free on the disk, such as 2TiB or 10%, the oldest of all trees first. A
+            quota that leaves less counts instead.
+        max_size: Delete only until all trees together have at most this size, as by du, the oldest of all trees first.
         config: Training config, to read world size, batch size and sink size from.
         dry_run: Print the plan and change nothing, which is the default without --apply.
 
     Raises:
-        UsageError: The policy names a checkpoint that does not exist.
+        UsageError: The policy names a checkpoint that does not exist, or the aim contradicts the order.
         LockedError: Another ckpttool process is changing this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way, or the tree is not a folder on this machine.

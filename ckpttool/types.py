@@ -12,6 +12,7 @@ from ckpttool import imported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ckpttool.codes import Code as Code
+    from ckpttool.core.domain.amounts import Amount as Amount
     from ckpttool.core.domain.checkpoint import Checkpoint as Checkpoint
     from ckpttool.core.domain.checkpoint import Inventory as Inventory
     from ckpttool.core.domain.checkpoint import Rename as Rename
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import ResumeQuestion as ResumeQuestion
     from ckpttool.core.domain.question import SpikeQuestion as SpikeQuestion
     from ckpttool.core.domain.question import TreeQuestion as TreeQuestion
+    from ckpttool.core.domain.retention import Aim as Aim
     from ckpttool.core.domain.retention import PruneOrder as PruneOrder
     from ckpttool.core.domain.retention import Pruning as Pruning
     from ckpttool.core.domain.retention import Repair as Repair
@@ -183,6 +185,7 @@ if TYPE_CHECKING:
 # `python -m tests.pages` writes this table from the imports above.
 _PLACES = {
     "ckpttool.codes": "Code",
+    "ckpttool.core.domain.amounts": "Amount",
     "ckpttool.core.domain.checkpoint": "Checkpoint Inventory Rename Topology",
     "ckpttool.core.domain.contents": "Contents ElementStats FileRow ScalarRow TensorRow",
     "ckpttool.core.domain.data_position": (
@@ -202,7 +205,7 @@ _PLACES = {
     "ckpttool.core.domain.question": (
         "CheckQuestion EvidenceQuestion LaunchOrder LogQuestion ResumeQuestion SpikeQuestion TreeQuestion"
     ),
-    "ckpttool.core.domain.retention": "PruneOrder Pruning Repair RetentionPolicy Trash",
+    "ckpttool.core.domain.retention": "Aim PruneOrder Pruning Repair RetentionPolicy Trash",
     "ckpttool.core.domain.scalars": "Scalars",
     "ckpttool.core.domain.settings": "RunConfig",
     "ckpttool.core.domain.shard": "FormatName Shard",

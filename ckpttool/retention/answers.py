@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning, Why
+from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning, Reached, Why
 from ckpttool.core.domain.units import ByteCount, counted
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render.changes import refused
@@ -53,6 +53,7 @@ def document(pruning: Pruning) -> Document:
         "checkpoints": [_fate(fate) for fate in reversed(plan.fates)],
         "bytes_to_go": pruning.freed,
         "records": records_document(pruning.fixes),
+        "space": [_reached(reached) for reached in pruning.reached],
         "trash_days": pruning.order.trash_days,
         "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
         "findings": [finding_document(finding) for finding in (*pruning.refusals, *pruning.remarks)],
@@ -66,6 +67,17 @@ def _files(elsewhere: Elsewhere) -> Document:
         "name": elsewhere.checkpoint,
         "bytes": elsewhere.nbytes,
         "paths": list(elsewhere.paths),
+    }
+
+
+def _reached(reached: Reached) -> Document:
+    return {
+        "aim": reached.aim,
+        "of": reached.of,
+        "bytes": reached.nbytes,
+        "before": reached.before,
+        "after": reached.after,
+        "missing": reached.missing,
     }
 
 
@@ -185,6 +197,14 @@ _MOST_NAMED = 3
 """Maximum number of checkpoints named in the suggested command; for more, `ckpttool trash list` shows the names."""
 
 
+def _space(reached: Reached, *, done: bool) -> Text:
+    """Show a space before and after the prune."""
+    what, most = (reached.of, "at most ") if reached.aim == "max-size" else (f"free space of {reached.of}", "")
+    before, after = (size(max(0, nbytes)) for nbytes in (reached.before, reached.after))
+    change = "" if before == after else f", {'now' if done else 'would be'} {after}"
+    return line(f"{what}: {before}{change} (requested: {most}{size(reached.nbytes)})")
+
+
 def _never_deleted(pruning: Pruning) -> list[Text]:
     """Show how to remove damaged checkpoints, if nothing else can be deleted."""
     plan = pruning.plan
@@ -213,7 +233,7 @@ def _outcome(pruning: Pruning) -> list[Text]:
     days = pruning.order.trash_days
     old = [entry.name for entry in pruning.trash if entry.goes]
     retained = [entry.name for entry in pruning.trash if not entry.goes]
-    lines = []
+    lines = [_space(reached, done=pruning.applied) for reached in pruning.reached]
     if old:
         verb = "deleted" if pruning.applied else "would be deleted"
         lines.append(line(f"{counted(len(old), 'earlier checkpoint')} in the trash: {verb}"))

@@ -20,7 +20,7 @@ from ckpttool.core.write.blockers import files_to_move
 from ckpttool.core.write.files import ensure_folder, remove
 from ckpttool.core.write.files import replace as write
 from ckpttool.core.write.moves import delete, move_to_trash, restore
-from ckpttool.core.write.reserve import is_full_disk, keep_reserve, spend_reserve
+from ckpttool.core.write.reserve import is_full_disk, keep_reserve, missing_reserve, spend_reserve
 
 DAY_SECONDS = 86400.0
 
@@ -112,8 +112,20 @@ def tidy(tree: Tree, *, days: float) -> None:
     root = tree.inventory.root
     for name in expired(tree, days):
         delete(root, f"{TRASH}/{name}")
-    files = max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
-    keep_reserve(f"{root}/{OWN_FOLDER}", files=files)
+    keep_reserve(f"{root}/{OWN_FOLDER}", files=_most_files(tree))
+
+
+def own_bytes(tree: Tree) -> int:
+    """Return the number of bytes that a prune itself needs for the reserve and its folders, at most."""
+    reserve = missing_reserve(f"{tree.inventory.root}/{OWN_FOLDER}", files=_most_files(tree))
+    return reserve + _FOLDERS_BYTES
+
+
+_FOLDERS_BYTES = 32 << 10
+
+
+def _most_files(tree: Tree) -> int:
+    return max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
 
 
 def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> None:

@@ -10,13 +10,14 @@ from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, Format
 from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, from_here
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.question import TreeQuestion
-from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.core.domain.retention import Aim, PruneOrder, Pruning, RetentionPolicy
+from ckpttool.core.errors import CkptToolError
 
 
 @exits(
     {
         0: "The deletion was planned or, with --apply, carried out.",
-        10: "The deletion was refused because of damage.",
+        10: "The deletion was refused because of damage, or the requested space is not reached.",
         11: "No checkpoint is good, so nothing was deleted.",
         13: OF_WRITING[13],
         **OF_A_TREE,
@@ -31,6 +32,7 @@ def prune(
     more: MoreDirs = None,
     policy: RetentionPolicy,
     order: PruneOrder,
+    aim: Aim,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -43,17 +45,30 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
+    paths = (tree.path, *(more or ()))
+    waiting = None if quiet else _say
+    together: dict[str | None, Pruning | CkptToolError] = {}
+    if aim.is_set:
+        questions = [from_here(tree, config=config, path=path) for path in paths]
+        with progress.watched(quiet=quiet):
+            from ckpttool.retention.verbs_room import prune_to
+
+            together = dict(zip(paths, prune_to(questions, policy, order, aim=aim, waiting=waiting), strict=True))
 
     def ask(path: str | None) -> Pruning:
-        question = from_here(tree, config=config, path=path)
-        with progress.watched(quiet=quiet):
-            from ckpttool.retention import verbs
+        pruning = together.get(path)
+        if isinstance(pruning, CkptToolError):
+            raise pruning
+        if pruning is None:
+            question = from_here(tree, config=config, path=path)
+            with progress.watched(quiet=quiet):
+                from ckpttool.retention import verbs
 
-            pruning = verbs.prune(question, policy, order, waiting=None if quiet else _say)
+                pruning = verbs.prune(question, policy, order, waiting=waiting)
         output.looking_at(pruning.resolved_from, quiet=quiet)
         return pruning
 
-    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
+    raise typer.Exit(show_each(ask, paths, fmt))
 
 
 def _say(sign: Finding) -> None:

@@ -63,6 +63,8 @@ class Circumstances:
     """Saves that their layout forbids moving, each with the reason in words that follow "it"."""
     now_ns: int | None = None
     """The current time in nanoseconds since 1970, to find times in the future; None to skip this."""
+    spared: Mapping[CheckpointKey, Why] = field(default_factory=dict)
+    """Checkpoints that stay even if they are superseded, each with the reason."""
 
 
 _Key = tuple[str, ...]
@@ -157,6 +159,9 @@ def retain(
     refused = {**abandoned, **given.refused}
     for candidate in candidates:
         _keep_what_is_not_ours(candidate, by_name, refused.get(candidate.checkpoint.key))
+    for candidate in candidates:
+        if _goes(candidate) and candidate.checkpoint.key in given.spared:
+            candidate.why.append(given.spared[candidate.checkpoint.key])
     foreign = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
     _keep_evidence(candidates, inventory, without, verifier)
     return RetentionPlan(
@@ -467,6 +472,7 @@ _BECAUSE = {
     Why.NEWER: "fewer than {last} newer good checkpoints",
     Why.UNKNOWN_FILES: "its folder has files that ckpttool does not recognize",
     Why.NOT_MOVED: "must not be moved: it {refused}",
+    Why.ROOM: "superseded, but its deletion is not needed for the requested space",
     Why.EVIDENCE: "without it another checkpoint would be judged differently (ranks, branches, headers)",
 }
 _BECAUSE_OF_ONE = {

@@ -19,7 +19,7 @@ from ckpttool.core.errors import IncompleteError, LockedError, UnknownLayoutErro
 from ckpttool.core.verbs.changes import assert_unchanged
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.files import locked
-from ckpttool.retention import verbs as pruning
+from ckpttool.retention import execution as pruning
 from ckpttool.types import DataQuestion
 from tests.support.prunable_trees import (
     LAYOUTS,
@@ -197,7 +197,7 @@ class TestWriters:
             tree.touch(path, OLD_NS) if layout == "legacy" else tree.remove(path)
             assert_unchanged(found, question, grace=grace)
 
-        monkeypatch.setattr("ckpttool.retention.verbs.assert_unchanged", change_first)
+        monkeypatch.setattr("ckpttool.retention.execution.assert_unchanged", change_first)
         names = set(files(tree))
         with pytest.raises(IncompleteError, match="changed since the plan was made; nothing was changed"):
             pruned(tree)
@@ -210,7 +210,7 @@ class TestWriters:
             tree.save(epoch=35, step=2, run=1, ranks=[0])
             assert_unchanged(found, question, grace=grace)
 
-        monkeypatch.setattr("ckpttool.retention.verbs.assert_unchanged", save_first)
+        monkeypatch.setattr("ckpttool.retention.execution.assert_unchanged", save_first)
         with pytest.raises(IncompleteError, match=r"_1-35_2\.ckpt changed since the plan"):
             pruned(tree)
         assert len(files(tree)) == 5 * 3 + 3 + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
+from ckpttool.core.domain.amounts import Amount, amount, size_only
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, of_findings, safest, seen_in_part
@@ -166,6 +167,71 @@ class PruneOrder:
     """Maximum age in seconds of an earlier check of an unchanged file; None to read everything."""
 
 
+def _free(text: str) -> Amount:
+    return amount("--free", text)
+
+
+def _max_size(text: str) -> ByteCount:
+    return size_only("--max-size", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """Space to have after a prune. Only as much is deleted as it needs, oldest first."""
+
+    free: Annotated[
+        Amount | None,
+        Option(
+            "--free",
+            "Delete only until this much is free on the disk, such as 2TiB or 10%, the oldest of all trees first. "
+            "A quota that leaves less counts instead.",
+            "What stays",
+            metavar="SIZE",
+            parse=_free,
+            typed=str | None,
+        ),
+    ] = None
+    """Space to have free on the disk of each tree, as by `df`; None for no aim."""
+    max_size: Annotated[
+        ByteCount | None,
+        Option(
+            "--max-size",
+            "Delete only until all trees together have at most this size, as by du, the oldest of all trees first.",
+            "What stays",
+            metavar="SIZE",
+            parse=_max_size,
+            typed=str | None,
+        ),
+    ] = None
+    """Size in bytes that all trees together may have; None for no aim."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is an aim."""
+        return self.free is not None or self.max_size is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How far a prune reaches an aim."""
+
+    aim: str
+    """`free` or `max-size`."""
+    of: str
+    """The limit: `the disk`, `the quota of user 1000`, `all trees`."""
+    nbytes: ByteCount
+    """The aim in bytes."""
+    before: int
+    """Free space, or size, before the prune, in bytes."""
+    after: int
+    """Free space, or size, afterwards: as planned, or measured if the prune was carried out."""
+
+    @property
+    def missing(self) -> ByteCount:
+        """Number of bytes that are missing, or too many."""
+        return ByteCount(max(0, self.nbytes - self.after if self.aim == "free" else self.after - self.nbytes))
+
+
 class Why(str, Enum):
     """Reason for keeping or deleting a checkpoint.
 
@@ -206,6 +272,8 @@ class Why(str, Enum):
     """The layout forbids moving this save."""
     EVIDENCE = "evidence"
     """Without this checkpoint, the ranks, branch or header of another checkpoint would be judged differently."""
+    ROOM = "room"
+    """The checkpoint is superseded, but the requested space is reached without deleting it."""
     REPLACED = "replaced"
     """The checkpoint is superseded; this is the only reason for deletion."""
 
@@ -354,6 +422,8 @@ class Pruning(Answered):
     """Path that was used instead of the requested path, for display."""
     remarks: tuple[Finding, ...] = ()
     """Findings that prevented no change."""
+    reached: tuple[Reached, ...] = ()
+    """How far the requested space is reached, by all trees together; empty without an aim."""
     elsewhere: tuple[Elsewhere, ...] | None = None
     """Files to delete per host, oldest checkpoint first, if the tree is not a folder on this machine.
 
@@ -366,10 +436,11 @@ class Pruning(Answered):
 
         A refusal, and a tree without a good checkpoint, have other codes.
         """
+        findings = of_findings((*self.refusals, *self.remarks))
         if self.plan.good or seen_in_part(self.refusals):
-            return of_findings(self.refusals)
+            return findings
         nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
-        return safest([of_findings(self.refusals), nothing])
+        return safest([findings, nothing])
 
     @property
     def applied(self) -> bool:

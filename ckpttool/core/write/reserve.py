@@ -32,7 +32,7 @@ def keep_reserve(folder: str, *, files: int) -> None:
         folder: ckpttool's folder in the tree. It must exist.
         files: Number of files of the largest checkpoint.
     """
-    nbytes = min(_LEAST_BYTES + files * _BYTES_A_FILE, _MOST_BYTES)
+    nbytes = _nbytes(files)
     path = f"{folder}/{NAME}"
     with suppress(OSError):
         disk = os.statvfs(folder)
@@ -51,6 +51,19 @@ def keep_reserve(folder: str, *, files: int) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def missing_reserve(folder: str, *, files: int) -> int:
+    """Return the number of bytes that `keep_reserve` would write, at most; the arguments are the same."""
+    try:
+        exists = os.lstat(f"{folder}/{NAME}").st_size >= _nbytes(files)
+    except OSError:
+        exists = False
+    return 0 if exists else _nbytes(files)
+
+
+def _nbytes(files: int) -> int:
+    return min(_LEAST_BYTES + files * _BYTES_A_FILE, _MOST_BYTES)
 
 
 def spend_reserve(folder: str) -> bool:
