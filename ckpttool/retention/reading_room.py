@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from ckpttool.core.domain.node import Space
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import mount_table
-from ckpttool.core.storage.quotas import quotas_of
+from ckpttool.core.storage.quotas import owner_of, quotas_of
 from ckpttool.retention.rules_room import FileUse
 
 BLOCK = 512
@@ -68,8 +68,5 @@ def spaces_of(root: str, newest_file: str | None) -> tuple[tuple[Space, ...], tu
     Raises:
         OSError: The file system does not report its free space.
     """
-    owner = os.stat(root)
-    if newest_file is not None:
-        owner = os.lstat(f"{root}/{newest_file}")
-    quotas = quotas_of(root, owner, table=mount_table())
+    quotas = quotas_of(root, owner_of(root, newest_file), table=mount_table())
     return (LocalDisk().space(root), *quotas.spaces), quotas.troubles

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ from ckpttool.core.commands.options import (
 )
 from ckpttool.core.commands.reports import codes
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
-from ckpttool.core.domain.amounts import share
+from ckpttool.core.domain.amounts import Amount, amount, share
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.question import COLUMNS, LOG, CheckQuestion, LogQuestion, TreeQuestion
@@ -123,6 +124,18 @@ class WatchOptions:
             rich_help_panel="Watch",
         ),
     ] = None
+    free_below: Annotated[
+        Amount | None,
+        Option(
+            "--free-below",
+            "Report, one save in advance, that less than this will be free on the disk or in a quota, such as 10% or "
+            "500GiB.",
+            "Watch",
+            metavar="SIZE",
+            parse=partial(amount, "--free-below"),
+            typed=str | None,
+        ),
+    ] = None
     on_event: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +180,13 @@ class WatchOptions:
         rested = self.settle * self.every if self.once else None
         return WatchQuestion(
             tree=tree,
-            rule=WatchRule(settle=self.settle, patience=self.patience, again=self.again, rested=rested),
+            rule=WatchRule(
+                settle=self.settle,
+                patience=self.patience,
+                again=self.again,
+                rested=rested,
+                free_below=self.free_below,
+            ),
             every=self.every,
             once=self.once,
             level=self.level.level,

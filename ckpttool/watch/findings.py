@@ -27,6 +27,25 @@ class WatchCode(metaclass=Rows):
         ),
     )
 
+    ROOM_LOW = Row(
+        "room-low",
+        weights=(SUSPECT,),
+        group="Preflight",
+        headline="After the next save, less space than requested will be free",
+        meaning=(
+            "With `--free-below`, `ckpttool watch` compares the free space with the size of the newest good "
+            "checkpoint, before each save. The save itself will still fit; `disk-space-low` reports if it will not."
+        ),
+        evidence=(
+            "The file system's own figures for unprivileged users, and quotas as reported by `quota` or `lfs quota`. "
+            "The finding is reported once, until there is enough space again."
+        ),
+        to_do=(
+            "Free disk space. To see what can be deleted:",
+            "    ckpttool prune DIR --keep-last 3 --free 10%",
+        ),
+    )
+
     SAVE_OVERDUE = Row(
         "save-overdue",
         weights=(SUSPECT,),

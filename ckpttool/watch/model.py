@@ -15,7 +15,9 @@ from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.amounts import Amount
     from ckpttool.core.domain.finding import Row
+    from ckpttool.core.domain.node import Space
     from ckpttool.core.domain.question import TreeQuestion
     from ckpttool.nodes.model import PartQuestion
 
@@ -47,6 +49,8 @@ class EventKind(str, Enum):
     CHECKSUM_MISMATCH = "checksum-mismatch"
     """A good save has changed."""
     DISK_SPACE_LOW = "disk-space-low"
+    ROOM_LOW = "room-low"
+    """After the next save, less space than requested will be free."""
     RESUME_PROVEN = "resume-proven"
     """The logs prove that the last start resumed the training as it was."""
     RESUME_WRONG = "resume-wrong"
@@ -114,6 +118,8 @@ class Sighting:
     """Whether all folders could be listed. If not, missing files may be in an unlisted folder."""
     free_bytes: ByteCount | None = None
     """Free bytes on the tree's disk, or None if unknown."""
+    spaces: tuple[Space, ...] = ()
+    """Limits on the next save, the disk and quotas. Empty if no limit is watched, or if they are unknown."""
     nodes: tuple[SeenNode, ...] = ()
     """The machines' parts by number. Empty if this machine sees the tree itself."""
     under_way: str = ""
@@ -221,6 +227,8 @@ class Watched:
     """Whether the next save was reported as overdue."""
     low_told: bool = False
     """Whether lack of space for the next save was reported."""
+    room_told: bool = False
+    """Whether it was reported that less space than requested will be free."""
     unseen_since: float | None = None
     """Time at which the tree became invisible or empty, or None if it is visible."""
     unseen_told: bool = False
@@ -267,6 +275,8 @@ class WatchRule:
     """Whether good saves are to be sealed."""
     rested: float | None = None
     """Age in seconds from which a file counts as complete without polls, or None if only polls count."""
+    free_below: Amount | None = None
+    """Space that must be free after the next save, or None for no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from statistics import median
 
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, summary_of, suspect, unknown, worst
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.units import in_gib, lasting, on_ranks
+from ckpttool.core.domain.units import counted, in_gib, lasting, on_ranks
 from ckpttool.core.domain.verdict import VerdictWord, word_of
 from ckpttool.health.findings import HealthCode
 from ckpttool.nodes.findings import NodesCode
@@ -114,8 +114,9 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     watched = replace(watched, saves=tuple(saves))
     watched, late = _overdue(watched)
     watched, low = _room(watched, sighting)
+    watched, running_out = _running_out(watched, sighting, rule)
     watched, silent = _silent_parts(watched, sighting, patience)
-    return watched, (*actions, *late, *low, *silent, *judges)
+    return watched, (*actions, *late, *low, *running_out, *silent, *judges)
 
 
 def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
@@ -329,12 +330,10 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
 
 def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Report once that there is no space for the next save, but not while a save is being written."""
-    sizes = {save.key: save.nbytes for save in sighting.saves}
-    good = next((save for save in watched.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
-    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in watched.saves)
-    if sighting.free_bytes is None or good is None or under_way:
+    typical = _typical(watched, sighting)
+    if sighting.free_bytes is None or typical is None:
         return watched, ()
-    need = sizes[good.key] or 0
+    good, need = typical
     if sighting.free_bytes >= need or watched.low_told:
         return replace(watched, low_told=sighting.free_bytes < need), ()
     finding = suspect(
@@ -343,6 +342,41 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
         remedy="ckpttool prune shows what can be deleted",
     )
     return replace(watched, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
+
+
+def _running_out(watched: Watched, sighting: Sighting, rule: WatchRule) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Report once that less space than requested will be free after the next save."""
+    typical, limit = _typical(watched, sighting), rule.free_below
+    if limit is None or typical is None or not sighting.spaces:
+        return watched, ()
+    good, need = typical
+    space = min(sighting.spaces, key=lambda space: space.free_bytes - limit.of(space.total_bytes))
+    free_bytes, least = max(0, space.free_bytes), limit.of(space.total_bytes)
+    is_low = space.free_bytes - need < least
+    if not is_low or watched.room_told:
+        return replace(watched, room_told=is_low), ()
+    saves = free_bytes // need
+    room = f"room for {counted(saves, 'more save')}"
+    if saves and len(watched.intervals) >= LEAST_INTERVALS:
+        room += f", about {lasting(saves * median(watched.intervals))}"
+    finding = suspect(
+        WatchCode.ROOM_LOW,
+        f"after the next checkpoint, {space.limit} will have less than {in_gib(least)} free: {in_gib(free_bytes)} are "
+        f"free, and {good.name} has {in_gib(need)} ({room})",
+        remedy="ckpttool prune shows what can be deleted",
+    )
+    return replace(watched, room_told=True), (_event(EventKind.ROOM_LOW, good, findings=(finding,)),)
+
+
+def _typical(watched: Watched, sighting: Sighting) -> tuple[KnownSave, int] | None:
+    """Return the newest good save and its size in bytes, which the next save will have too.
+
+    None without a good save, and while a save is being written, because part of its size is already used.
+    """
+    sizes = {save.key: save.nbytes for save in sighting.saves}
+    good = next((save for save in watched.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
+    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in watched.saves)
+    return None if good is None or under_way else (good, sizes[good.key] or 0)
 
 
 def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:

@@ -98,6 +98,7 @@ def state_bytes(state: WatchState) -> bytes:
         "newest": None if watched.newest is None else encoded_name(watched.newest),
         "overdue_told": watched.overdue_told,
         "low_told": watched.low_told,
+        "room_told": watched.room_told,
         "unseen_since": watched.unseen_since,
         "unseen_told": watched.unseen_told,
         "under_way": watched.under_way,
@@ -139,6 +140,7 @@ def _state(data: bytes) -> WatchState:
         newest=None if newest is None else decoded_name(newest),
         overdue_told=get_bool(record, "overdue_told"),
         low_told=get_bool(record, "low_told"),
+        room_told="room_told" in record and get_bool(record, "room_told"),  # older states do not have it
         unseen_since=_optional_float(record, "unseen_since"),
         unseen_told=get_bool(record, "unseen_told"),
         under_way=get_str(record, "under_way"),

@@ -23,6 +23,7 @@ from ckpttool.core.errors import (
 from ckpttool.core.storage import is_local, open_storage
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import boot_id, mount_table
+from ckpttool.core.storage.quotas import Quotas, owner_of, quotas_of
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.files import ensure_folder, locked
 from ckpttool.core.write.files import replace as write
@@ -45,10 +46,14 @@ from ckpttool.watch.seeing import InPlace, assert_consistent, scans_often, sight
 from ckpttool.watch.state import WatchState, read_state, state_bytes, state_place
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.node import Space
     from ckpttool.watch.seeing import Moves
 
 FULL_EVERY = 20
 """Number of polls after which all folders are listed regardless of times, because NFS may show times a minute late."""
+
+QUOTA_SECONDS = 60.0
+"""Seconds between two reads of quotas, which run programs."""
 
 KEEP_SECONDS = 60.0
 """Seconds after which the state is written even without events. Without this, only the watch's clock would be lost."""
@@ -121,6 +126,8 @@ class Watch:
         self._open_problems: dict[str, str] = {}
         """Current problems that were reported, by subject."""
         self._part: PartKeeping | None = None
+        self._quotas = Quotas(())
+        self._quotas_read: float | None = None
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -216,7 +223,7 @@ class Watch:
         try:
             self._is_idle = self._is_unmoved()
             if self._is_idle:
-                self._last = replace(self._last, free_bytes=self._free())
+                self._last = replace(self._last, free_bytes=self._free(), spaces=self._spaces())
                 return self._last
             tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
             assert_consistent(self.question, tree)
@@ -262,7 +269,7 @@ class Watch:
             self._rule = replace(self._rule, again=0.0)  # the machine with the files reads them again
         self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
         current = sighting(tree, listed, self.question, self.known, self._machine.wall())
-        return replace(current, free_bytes=self._free())
+        return replace(current, free_bytes=self._free(), spaces=self._spaces())
 
     def _keep_part(self, *, moved: bool = False) -> None:
         if self._part is not None:
@@ -279,6 +286,22 @@ class Watch:
             with suppress(OSError):
                 self.free_bytes = ByteCount(LocalDisk().room(self._tree.storage.root).free_bytes)
         return self.free_bytes
+
+    def _spaces(self) -> tuple[Space, ...]:
+        """Return the limits on the next save, if a limit is watched. Quotas are read at most once a minute."""
+        if self._tree is None or self._rule.free_below is None:
+            return ()
+        root, now = self._tree.inventory.root, self._machine.seconds()
+        shard = next((save.shards[0].path for save in self._tree.inventory.checkpoints if save.shards), None)
+        try:
+            disk = LocalDisk().space(root)
+            if self._quotas_read is None or now - self._quotas_read >= QUOTA_SECONDS:
+                self._quotas_read, self._quotas = now, quotas_of(root, owner_of(root, shard), table=mount_table())
+        except OSError as error:
+            self._report_problem("space", f"the free space is unknown: {error.strerror or error}")
+            return ()
+        self._report_problem("space", "; ".join(self._quotas.troubles))
+        return disk, *self._quotas.spaces
 
     def _report_problem(self, about: str, text: str) -> None:
         """Report a problem once, as long as it persists."""
@@ -354,7 +377,7 @@ class Watch:
     def _tell_and_keep(self, watched: Watched, events: tuple[WatchEvent, ...]) -> None:
         """Report the events, and only then mark them as reported, because an interrupt may come at any moment."""
         for event in events:
-            if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
+            if self._part is not None and event.kind not in {EventKind.DISK_SPACE_LOW, EventKind.ROOM_LOW}:
                 continue  # a part of a save has nothing else to report
             if self._stopping:  # the next watch reports it: a hook may take a minute
                 return

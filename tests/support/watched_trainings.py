@@ -91,10 +91,9 @@ class Watching:
         self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
         self.question = WatchQuestion(
             tree=TreeQuestion(path=str(root), world_size=world),
-            rule=WatchRule(settle=2, patience=120.0, again=0.0),
             every=10.0,
             environment={"XDG_STATE_HOME": str(state)},
-            **{"level": Level.STRUCTURE, **more},  # type: ignore[arg-type]
+            **{"rule": WatchRule(settle=2, patience=120.0, again=0.0), "level": Level.STRUCTURE, **more},  # type: ignore[arg-type]
         )
         self.watch = self.anew()
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.core.domain.amounts import Amount
+from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import UsageError
+from ckpttool.watch.model import WatchRule
 from tests.support.s3_relay import Relay, relay_over
 from tests.support.watched_trainings import Watching
 from tests.watch.test_watch_layouts import Writer, Written
@@ -40,3 +44,13 @@ def test_a_save_that_comes_into_a_store_is_told_and_one_that_is_cut_off_there_to
     watching.poll(times=4)
     assert relay.asked["HEAD"] == 0
     assert watching.notes == []
+
+
+@pytest.mark.usefixtures("relay")
+def test_a_store_has_no_room_to_watch(tmp_path: Path) -> None:
+    writer = Writer(Written("layouts/hf_single", ("trainer_state",)), tmp_path / "stores", seed=1)
+    writer.copy(writer.saves[0])
+    rule = WatchRule(free_below=Amount(nbytes=ByteCount(1)))
+    watching = Watching("s3://run/hf_single", tmp_path / "state", world=None, rule=rule)
+    with pytest.raises(UsageError, match="--free-below needs a tree on a disk of this machine"):
+        watching.poll()

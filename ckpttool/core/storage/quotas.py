@@ -59,6 +59,15 @@ def quotas_of(folder: str, owner: os.stat_result, *, table: str) -> Quotas:
     return Quotas(tuple(spaces), tuple(dict.fromkeys(troubles)))
 
 
+def owner_of(folder: str, path: str | None) -> os.stat_result:
+    """Return the status of a file in a folder, or of the folder itself.
+
+    Raises:
+        OSError: It does not exist.
+    """
+    return os.stat(folder) if path is None else os.lstat(f"{folder}/{path}")
+
+
 def _of_lustre(program: str, folder: str, owner: os.stat_result, troubles: list[str]) -> Iterator[Space]:
     asked = [("user", "-u", owner.st_uid), ("group", "-g", owner.st_gid)]
     project = _PROJECT.match(_output((program, "project", "-d", folder), troubles) or "")
