@@ -73,7 +73,7 @@ class Record:
         """The contents, as far as they matter for a resume."""
         if self.is_full:
             return Content.FULL
-        return Content.UNKNOWN if self.may_have_optimizer else Content.WEIGHTS_ONLY
+        return Content.WEIGHTS_ONLY if self.has_tensors and not self.may_have_optimizer else Content.UNKNOWN
 
 
 def record_of(values: object) -> Record:

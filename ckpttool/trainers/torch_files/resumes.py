@@ -9,6 +9,7 @@ from ckpttool.core.domain.data_position import Unknown
 from ckpttool.core.domain.finding import Severity, blocking, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, save_finding_text
 from ckpttool.trainers.torch_files import TRAINER
 
@@ -30,11 +31,15 @@ def effects(resume: Resume) -> Effects:
 
 def last_named(storage: Storage) -> str | None:
     """Return the file name in `last_checkpoint`; None if the record is missing or cannot be read."""
+    return re.split(r"[/\\]", _last(storage) or "")[-1] or None
+
+
+def _last(storage: Storage) -> str | None:
+    """Return the path in `last_checkpoint`; None if the record is missing, empty, or cannot be read."""
     try:
-        text = storage.small_file(LAST, limit=_LIMIT).decode("utf-8", "replace").strip()
+        return storage.small_file(LAST, limit=_LIMIT).decode("utf-8", "replace").strip() or None
     except OSError:
         return None
-    return re.split(r"[/\\]", text)[-1] or None
 
 
 def choose(start: OwnStart) -> Choice | ChoiceUnknown:
@@ -42,10 +47,14 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
     Source: runs of mmengine 0.10.7, and the code of fvcore's `Checkpointer.resume_or_load`.
     """
-    taken = last_named(start.storage)
-    if taken is None:
+    path = _last(start.storage)
+    if path is None:
         return ChoiceUnknown(why="it chooses nothing: the training's own script names the file", by_script=True)
-    message = f"a start of MMEngine or Detectron2 with resume loads {taken}, which {LAST} names"
+    # A name alone is Detectron2's; MMEngine writes a path, which leads elsewhere if the folder was moved or copied.
+    taken = inside(start.inventory.root, path) if "/" in path else path
+    message = f"a start of MMEngine or Detectron2 with resume loads {taken or path}, which {LAST} names"
+    if taken is None:
+        return path, Outcome.UNKNOWN, f"{message}; it is not in this folder"
     save = next((save for save in start.inventory.checkpoints if taken in {save.name, *save.aliases}), None)
     if save is None:
         return taken, Outcome.UNKNOWN, f"{message}; it is not a known save"

@@ -47,6 +47,7 @@ _MOST_TIES = 8
 """Maximum number of steps with several saves, for which the directories of their archives are compared."""
 _NUMBERED = rf"(?s:(?P<before>.*?)(?P<number>[0-9]{{1,{STEP_DIGITS}}})(?P<after>[^0-9]*))"
 _REMEDY = "save the global step in it: an integer called step, global_step, iter or iteration"
+_OTHER_FILE = "restore it from a copy, or resume from another checkpoint"
 _BY_HAND = "if its epoch is enough, load it in your script"
 
 
@@ -66,7 +67,7 @@ class SaveFile:
 
     @property
     def is_save(self) -> bool:
-        """Whether the file is a save, as far as it could be read; weights alone are one only if named as the saves."""
+        """Whether the file is a save, as far as it could be read; any other file counts only if named as the saves."""
         return self.record is None or self.record.is_save
 
     @property
@@ -87,8 +88,7 @@ def scan_saves(storage: Storage, listing: Listing) -> Inventory:
     ]
     names = set(listing.newest_files(may_be_save, most=MOST_READ))
     names |= {entry.name for entry in candidates if entry.kind is Kind.LOST}
-    read = list(map_waiting(lambda name: _file(storage, name), sorted(names)))
-    files = [file for file in read if file is not None]
+    files = list(map_waiting(lambda name: _file(storage, name), sorted(names)))
     stems = _step_stems(files)
     saves = [file for file in files if file.is_save or _stem(file.name)[0] in stems]
     unread = [entry.name for entry in candidates if entry.name not in names]
@@ -114,8 +114,7 @@ def scan_saves(storage: Storage, listing: Listing) -> Inventory:
 def confirmed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     """Return a save that was listed by name, with the contents of its pickle, and a finding if these differ."""
     file = _file(storage, checkpoint.name)
-    record = Record() if file is None or file.record is None else file.record
-    findings = () if file is None else file.findings
+    record, findings = file.record or Record(), file.findings
     if record.step is None and not findings:
         message = "its contents do not confirm the step in its name"
         findings = (unknown(Code.STEP_UNKNOWN, message, path=checkpoint.name, remedy=_REMEDY),)
@@ -127,26 +126,24 @@ def confirmed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, content=record.content, findings=(*checkpoint.findings, *findings))
 
 
-def _file(storage: Storage, name: str) -> SaveFile | None:
-    """Read a file; None if it has neither tensors nor damage, although its name is that of a save."""
+def _file(storage: Storage, name: str) -> SaveFile:
+    """Read a file; its record is empty if it is not a torch file, or has no tensors."""
     try:
         with storage.open(name) as source:
             head, stamp = source.read(0, HEAD_BYTES), source.stamp
             if not head.strip(b"\0"):  # empty, or zeros: the traces of a power failure
                 return SaveFile(name=name, record=None, stamp=stamp)
-            if not is_saved(head):
-                return None
+            if not is_saved(head):  # such as the text that Git LFS leaves in the place of a file
+                return SaveFile(name=name, record=Record(), stamp=stamp)
             form = FormatName.TORCH_ZIP if head.startswith(ZIP_MAGIC) else FormatName.TORCH_PICKLE
             record, findings = None, cut(source, name)
             try:
                 record = record_of(plain_values(source))
             except BrokenPickleError:
                 if form is FormatName.TORCH_ZIP and not findings and b"/data.pkl" not in head:
-                    return None  # a zip archive of another kind
+                    record = Record()  # a zip archive of another kind
     except OSError as error:
         return SaveFile(name=name, record=None, findings=(unreadable(name, error),))
-    if record is not None and not record.has_tensors:
-        return None
     return SaveFile(name=name, record=record, format=form, stamp=stamp, findings=findings)
 
 
@@ -229,6 +226,9 @@ def _checkpoint(
             "its counter does not grow with its epoch: it restarts in each epoch, or two training runs share the folder"
         )
     findings = file.findings
+    if file.record is not None and not record.has_tensors:
+        message = "is named as the other saves, but torch.save wrote no tensor into it"
+        findings = (*findings, unknown(Code.METADATA_INCOMPLETE, message, path=file.name, remedy=_OTHER_FILE))
     if record.may_have_optimizer and not record.has_optimizer:
         message = "its optimizer has neither parameter groups nor tensors: it is unknown whether it is a full save"
         findings = (*findings, unknown(Code.METADATA_INCOMPLETE, message, path=file.name))

@@ -35,6 +35,7 @@ from tests.support.answers import (
     scanned,
     simulated,
     verdict,
+    why_not,
 )
 from tests.support.shard_writers import torch_file
 from tests.support.trainer_trees import LAYOUTS, flip_tensor, healthy
@@ -77,6 +78,19 @@ class TestWhatASaveIs:
         assert [save.step for save in inventory.checkpoints] == [100, 200, 200, 300]
         assert {save.content for save in inventory.checkpoints} == {Content.FULL}
         assert inventory.strays == ("llama-70b-init.pt",)
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"version https://git-lfs.github.com/spec/v1", b"<html>404</html>", torch_file({"step": 300, "lr": 0.1})],
+        ids=["git-lfs", "html", "no-tensor"],
+    )
+    def test_another_file_under_the_name_of_the_newest_save_is_reported(self, content: bytes, loop: Path) -> None:
+        (loop / "ckpt_300.pt").write_bytes(content)
+        (loop / "notes.pt").write_bytes(content)
+        answer = plan(loop)
+        assert chosen(answer) == ("ckpt_200.pt", 200)
+        assert [name for name, _ in why_not(answer)] == ["ckpt_300.pt"]
+        assert "notes.pt" in scanned(loop).strays
 
     @pytest.mark.parametrize(
         ("place", "step"),
@@ -203,13 +217,15 @@ class TestLibraries:
     def test_mmengines_step_is_in_its_meta_and_its_own_start_goes_by_last_checkpoint(self, tmp_path: Path) -> None:
         root = Path(shutil.copytree(REAL / "mmengine", tmp_path / "run"))
         assert chosen(plan(root)) == ("epoch_3.pth", 15)
-        assert simulated(root).would_resume == "epoch_3.pth"
+        (root / "last_checkpoint").write_text(str(root / "epoch_3.pth"))
+        assert (simulated(root).would_resume, simulated(root).outcome) == ("epoch_3.pth", "loads")
         (root / "last_checkpoint").write_text("epoch_2.pth")
         assert simulated(root).would_resume == "epoch_2.pth"
         assert chosen(plan(root)) == ("epoch_3.pth", 15)
         assert "epoch_2.pth" not in going(root)
-        (root / "last_checkpoint").write_text("/elsewhere/epoch_9.pth")
-        assert simulated(root).outcome == "unknown"
+        for elsewhere in ("/elsewhere/epoch_9.pth", "/elsewhere/epoch_3.pth"):
+            (root / "last_checkpoint").write_text(elsewhere)
+            assert (simulated(root).would_resume, simulated(root).outcome) == (elsewhere, "unknown")
         (root / "last_checkpoint").write_text("epoch_3.pth")
         (root / "epoch_3.pth").write_bytes((root / "epoch_3.pth").read_bytes()[:-100])
         assert chosen(plan(root)) == ("epoch_2.pth", 10)
