@@ -200,12 +200,6 @@ def _lightning_folders(base: Path) -> Path:
     return _real("light_modelparallel2")(base) / "checkpoints"
 
 
-def _folder_holds_step_3(root: Path) -> int:
-    shutil.rmtree(root / "epoch=0-step=6.ckpt")
-    (root / "epoch=0-step=3.ckpt").rename(root / "epoch=0-step=6.ckpt")
-    return 3
-
-
 def _composer(name: str) -> Callable[[Path], Path]:
     return lambda base: Path(shutil.copytree(LAYOUTS / name, base / "saves", symlinks=True))
 
@@ -360,7 +354,7 @@ CASES = [
         cut_off=_remove("epoch=0-step=6.ckpt/meta.pt"),
         lose=_remove("epoch=0-step=6.ckpt/__1_0.distcp"),
         stray=_write("epoch=0-step=6.ckpt/notes.txt"),
-        lie=_folder_holds_step_3,
+        lie=_older_in_its_place("epoch=0-step=6.ckpt", "epoch=0-step=3.ckpt", 3),
         forget=_write("epoch=0-step=6.ckpt/.metadata", "{"),
     ),
     Case(
@@ -389,7 +383,7 @@ CASES = [
         cut_off=_remove("epoch=0-step=6.ckpt/latest"),
         lose=_remove("epoch=0-step=6.ckpt/checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt"),
         stray=_write("epoch=0-step=6.ckpt/notes.txt"),
-        lie=_folder_holds_step_3,
+        lie=_older_in_its_place("epoch=0-step=6.ckpt", "epoch=0-step=3.ckpt", 3),
         forget=_cut("epoch=0-step=6.ckpt/checkpoint/mp_rank_00_model_states.pt"),
     ),
     Case(

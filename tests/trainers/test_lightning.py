@@ -68,6 +68,24 @@ class TestWhatASaveIs:
         assert (save.step, codes(save.findings)) == (4, {Code.STEP_DISAGREES})
         assert chosen(plan(saves)) == ("epoch=1-step=12.ckpt", 12)
 
+    def test_the_file_with_the_right_name_stands_for_its_copies(self, saves: Path) -> None:
+        shutil.copyfile(saves / "epoch=1-step=12.ckpt", saves / "epoch=0-step=4.ckpt")
+        assert chosen(plan(saves)) == ("epoch=1-step=12.ckpt", 12)
+        shutil.copyfile(saves / "epoch=0-step=8.ckpt", saves / "epoch=1-step=12.ckpt")
+        (saves / "last.ckpt").unlink()
+        (saves / "epoch=0-step=4.ckpt").unlink()
+        save = named(scanned(saves), "epoch=0-step=8.ckpt")
+        assert [(each.code, each.path) for each in save.findings] == [(Code.STEP_DISAGREES, "epoch=1-step=12.ckpt")]
+
+    @pytest.mark.parametrize(("source", "target", "step"), [(6, 3, 6), (3, 6, 3)])
+    def test_a_folder_with_the_record_of_another_save_is_not_chosen(
+        self, source: int, target: int, step: int, tmp_path: Path
+    ) -> None:
+        saves = healthy("light_modelparallel2", tmp_path) / "checkpoints"
+        shutil.copyfile(*(saves / f"epoch=0-step={number}.ckpt/meta.pt" for number in (source, target)))
+        assert chosen(plan(saves)) == (f"epoch=0-step={step}.ckpt", step)
+        assert Code.STEP_DISAGREES in codes(named(scanned(saves), f"epoch=0-step={target}.ckpt").findings)
+
     def test_weights_alone_are_passed_over_unless_they_are_asked_for(self, saves: Path) -> None:
         content = values(16)
         del content["optimizer_states"]

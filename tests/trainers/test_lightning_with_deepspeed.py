@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def test_a_record_that_names_another_tag_is_damage(saves: Path) -> None:
     said = ask("resolve", str(saves), "--json")
     assert said.json["resume"]["step"] == 3
     assert "metadata-incomplete" in codes(saves)
+
+
+def test_a_model_file_of_another_save_is_found(saves: Path) -> None:
+    model = "checkpoint/mp_rank_00_model_states.pt"
+    shutil.copyfile(saves / NEWEST / model, saves / "epoch=0-step=3.ckpt" / model)
+    assert ask("resolve", str(saves), "--json").json["resume"]["name"] == NEWEST
+    assert "step-disagrees" in codes(saves)
 
 
 def test_other_numbers_of_ranks_are_refused_as_by_deepspeed(saves: Path) -> None:

@@ -17,6 +17,7 @@ from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
+from ckpttool.trainers.common.saved_values import other_step
 from ckpttool.trainers.common.torch_files import cut
 from ckpttool.trainers.lightning import META, TAG, TRAINER, hpc_number, is_bare, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.deepspeed_saves import record_file, scan_folder
@@ -145,12 +146,21 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntr
 
 
 def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
-    """Group entries with the same moment and content; an entry without a step is a group of its own."""
+    """Group entries with the same moment and content.
+
+    An entry without a step is a group of its own, and so is a folder named after another step: its record may be that
+    of another save.
+    """
     groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
-        has_step = entry.record.step is not None
-        groups[(*entry.record.place, entry.record.content, entry.is_folder) if has_step else entry.name].append(entry)
+        is_alone = entry.record.step is None or (entry.is_folder and _is_named_otherwise(entry))
+        groups[entry.name if is_alone else (*entry.record.place, entry.record.content, entry.is_folder)].append(entry)
     yield from groups.values()
+
+
+def _is_named_otherwise(entry: SaveEntry) -> bool:
+    """Return whether a name contains another step than the save's record."""
+    return entry.record.step is not None and step_in(entry.name) not in {None, entry.record.step}
 
 
 def _is_torn(entry: SaveEntry) -> bool:
@@ -164,17 +174,11 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
 
 def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
     if len(group) > 1:
-        group.sort(key=lambda entry: (_is_torn(entry), *_rank(entry.name)))
+        group.sort(key=lambda entry: (_is_torn(entry), _is_named_otherwise(entry), *_rank(entry.name)))
     main, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
-    named = step_in(main.name)
     findings = (*main.findings, *(main.store.findings if main.store is not None else ()))
-    if step is not None and named not in {None, step}:
-        message = f"the name says step {named}, the save itself step {step}, which is used"
-        findings = (
-            *findings,
-            note(Code.STEP_DISAGREES, message, path=main.name, expected=str(named), actual=str(step)),
-        )
+    findings = (*findings, *(_named_otherwise(entry) for entry in group if _is_named_otherwise(entry)))
     return Checkpoint(
         name=main.name,
         aliases=tuple(sorted(entry.name for entry in group[1:])),
@@ -190,6 +194,15 @@ def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
         content=record.content,
         findings=findings,
     )
+
+
+def _named_otherwise(entry: SaveEntry) -> Finding:
+    """Report a name with another step: a file is a save of its own step, but a folder may have files of two saves."""
+    named, step = step_in(entry.name), entry.record.step or 0
+    if entry.is_folder:
+        return other_step(entry.name, step)
+    message = f"the name says step {named}, the save itself step {step}, which is used"
+    return note(Code.STEP_DISAGREES, message, path=entry.name, expected=str(named), actual=str(step))
 
 
 def _shards(entry: SaveEntry) -> tuple[Shard, ...]:
