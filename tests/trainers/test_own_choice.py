@@ -5,12 +5,15 @@ A trainer's trees are tried from the day on which its own choice is known.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers import registry
 from tests.support.answers import scanned, simulated
 from tests.support.trainer_trees import LAYOUTS, damaged, faults, layout_of_tree, truths
@@ -158,3 +161,27 @@ def test_of_a_whole_tree_it_loads_the_newest(tree: str) -> None:
 def test_weights_alone_are_taken_like_any_save(tree: str, outcome: Outcome) -> None:
     told = simulated(LAYOUTS / tree)
     assert (told.would_resume, told.outcome, TAKEN[tree][1] in told.because) == (TAKEN[tree][0], outcome, True)
+
+
+@pytest.mark.parametrize(
+    ("tree", "denied"),
+    [
+        ("composer_single", {"latest-rank0.pt", "ep1-ba14-rank0.pt"}),
+        ("light_single", {"checkpoints/last.ckpt", "checkpoints/epoch=1-step=12.ckpt"}),
+        ("skyrl_2ranks", {"global_step_12/policy/model_world_size_2_rank_0.pt"}),
+        ("automodel_2ranks", {"epoch_1_step_11/rng/rng_global_rank_0.pt"}),
+    ],
+)
+def test_of_files_that_cannot_be_read_the_outcome_is_unknown(
+    tree: str, denied: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, opened = LAYOUTS / tree, LocalStorage.open
+    paths = {str(root / path) for path in denied}
+
+    def withheld(self: LocalStorage, path: str) -> ByteSource:
+        if os.path.join(self.root, path) in paths:
+            raise PermissionError(13, "Permission denied", path)
+        return opened(self, path)
+
+    monkeypatch.setattr(LocalStorage, "open", withheld)
+    assert simulated(root).outcome is Outcome.UNKNOWN

@@ -21,7 +21,7 @@ from ckpttool.core.storage.base import Kind, is_there
 from ckpttool.trainers.automodel import LATEST, LOADERS, MARK, TRAINER
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.next_save import blocked
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, choice_with
 from ckpttool.trainers.listing import Listing, list_root
 
 if TYPE_CHECKING:
@@ -118,19 +118,13 @@ def _outcome(start: OwnStart, name: str, because: str) -> Choice | ChoiceUnknown
     save = start.inventory.named(name)
     if save is None:
         return ChoiceUnknown(why=f"it loads {name}, which is not a checkpoint by its name")
-    stop = _stop(start, save)
-    if stop is None:
-        return name, Outcome.LOADS, because
-    return name, Outcome.STOPS, f"{because}, and then it stops: {stop}"
-
-
-def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return why AutoModel stops at a save; None if it loads the save."""
     findings = blocking(start.checked(save).findings)
-    against = next((finding for finding in findings if finding.code is not Code.STEP_DISAGREES), None)
-    if against is not None:
-        return save_finding_text(against, save)
-    return "the save is not complete" if save.commit is CommitState.UNCOMMITTED else None
+    against = [finding for finding in findings if finding.code is not Code.STEP_DISAGREES]
+    if against:
+        return choice_with(against, save, because)
+    if save.commit is CommitState.UNCOMMITTED:
+        return name, Outcome.STOPS, f"{because}, and then it stops: the save is not complete"
+    return name, Outcome.LOADS, because
 
 
 def _latest(start: OwnStart, listing: Listing) -> str | ChoiceUnknown | None:
@@ -146,7 +140,7 @@ def _latest(start: OwnStart, listing: Listing) -> str | ChoiceUnknown | None:
     if kind is Kind.FOLDER:
         name = _same_folder(start, LATEST)
         if name is None:
-            return ChoiceUnknown(why=f"{LATEST} leads to a folder that is not a save of this tree")
+            return ChoiceUnknown(why=f"{LATEST} leads to no save of this tree that can be read here")
     elif kind is Kind.LOST:
         return None
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.plan import AS_CONFIGURED, ON_ITS_OWN, JudgedStart, Outcome, Simulation
 from ckpttool.trainers.common.named_path import started_in
@@ -107,6 +108,23 @@ class OwnChoice:
             outcome=outcome,
             because=because,
         )
+
+
+def choice_with(
+    findings: Sequence[Finding], save: Checkpoint, because: str, *, stops: str = "and then it stops"
+) -> Choice:
+    """Return the outcome of loading a save with findings: a stop, unless its files only could not be read from here.
+
+    Args:
+        findings: The findings that prevent the save from counting as good, at least one.
+        save: The save.
+        because: The reason for the choice of this save.
+        stops: The words for the stop.
+    """
+    gravest = max(findings, key=lambda finding: finding.severity)
+    if gravest.severity is Severity.UNKNOWN:
+        return save.name, Outcome.UNKNOWN, f"{because}; {save_finding_text(gravest, save)}"
+    return save.name, Outcome.STOPS, f"{because}, {stops}: {save_finding_text(gravest, save)}"
 
 
 def save_finding_text(finding: Finding, save: Checkpoint) -> str:

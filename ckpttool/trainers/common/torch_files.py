@@ -26,12 +26,12 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
     return tuple(helped(replace(finding, path=path)) for finding in findings)
 
 
-def is_torn(storage: Storage, name: str) -> bool:
-    """Return whether a file's end is missing; folders are checked elsewhere."""
+def is_torn(storage: Storage, name: str) -> bool | None:
+    """Return whether a file's end is missing; None if it cannot be read. Folders are checked elsewhere."""
     try:
         with storage.open(name) as source:
             return bool(cut(source, name))
     except NotRegularError:
         return False
     except OSError:
-        return True
+        return None

@@ -19,7 +19,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with
 from ckpttool.trainers.common.torch_files import is_torn
 from ckpttool.trainers.composer import FIRST_LATEST, LATEST, TRAINER
 from ckpttool.trainers.composer.kinds import is_folder, newer_files
@@ -119,12 +119,25 @@ def _of_link(start: OwnStart, *, overwrites: bool = False) -> Choice | None:
         return None
     if kind is not None:
         save = _holder(start.inventory.checkpoints, FIRST_LATEST)
+        if save is None and not _is_readable(start.storage):
+            return FIRST_LATEST, Outcome.UNKNOWN, f"it follows {FIRST_LATEST}, which cannot be read here"
         if save is None:
             return FIRST_LATEST, Outcome.STOPS, f"it follows {FIRST_LATEST}, and stops there: it is not a save"
         if kind is Kind.FOLDER and _is_copy(start.inventory.root):
             return FIRST_LATEST, Outcome.STOPS, f"{FIRST_LATEST} is a folder, not a link: it stops with an OSError"
         return _outcome(start, save, FIRST_LATEST, f"it follows {FIRST_LATEST}", overwrites=overwrites)
     return _of_text(start, overwrites=overwrites) if f"{FIRST_LATEST}.symlink" in kinds else None
+
+
+def _is_readable(storage: Storage) -> bool:
+    """Return whether the target of the link, a file or a folder, can be read."""
+    try:
+        storage.entries(FIRST_LATEST)
+    except NotADirectoryError:
+        return is_torn(storage, FIRST_LATEST) is not None
+    except OSError:
+        return False
+    return True
 
 
 def _is_copy(root: str) -> bool:
@@ -165,14 +178,17 @@ def _anew(start: OwnStart, why: str, *, overwrites: bool) -> Choice:
 
 def _outcome(start: OwnStart, save: Checkpoint, taken: str, holds: str, *, overwrites: bool) -> Choice:
     """Return the outcome of loading a save under one of its names."""
-    if not is_folder(save) and is_torn(start.storage, taken):
+    torn = False if is_folder(save) else is_torn(start.storage, taken)
+    if torn is None:
+        return taken, Outcome.UNKNOWN, f"{holds}, which cannot be read here"
+    if torn:
         return taken, Outcome.STOPS, f"{holds}, and stops there, because it is not intact"
     if save.content is Content.WEIGHTS_ONLY:
         return _of_weights(start, save, holds, overwrites=overwrites)
     # It takes the counters from the save, whatever its name.
     against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:
-        return save.name, Outcome.STOPS, f"{holds}, and stops there: {save_finding_text(against[0], save)}"
+        return choice_with(against, save, holds, stops="and stops there")
     newer = () if overwrites else newer_files(start.inventory, save.step)
     if newer:
         return save.name, Outcome.STOPS, f"{holds}, and then stops with a FileExistsError: {newer[-1]} is newer"
@@ -211,6 +227,8 @@ def traps(storage: Storage, listing: Listing, checkpoints: Sequence[Checkpoint])
         return
     newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]
     save = _holder(checkpoints, FIRST_LATEST)
+    if not _is_readable(storage):
+        return  # reported with the save
     if save is None or (not is_folder(save) and is_torn(storage, FIRST_LATEST)):
         yield _trap("and stop, because it is not intact")
     elif save.content is Content.WEIGHTS_ONLY:

@@ -16,7 +16,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with
 from ckpttool.trainers.common.torch_files import is_torn
 from ckpttool.trainers.lightning import TRAINER, hpc_number, is_last
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
@@ -143,9 +143,15 @@ def _named(start: OwnStart, path: str, label: str) -> Choice:
     save = None if relative is None else holder(start.inventory.checkpoints, relative)
     if relative is None or save is None:
         return elsewhere(start.inventory.root, path, label)
-    if is_torn(start.storage, relative):
-        return relative, Outcome.STOPS, f"{label} and stops there, because it is not intact"
-    return _outcome(start, save, label)
+    return _of_file(start, relative, label) or _outcome(start, save, label)
+
+
+def _of_file(start: OwnStart, name: str, message: str) -> Choice | None:
+    """Return the choice of a file that is truncated or cannot be read; None for any other."""
+    torn = is_torn(start.storage, name)
+    if torn is None:
+        return name, Outcome.UNKNOWN, f"{message}, which cannot be read here"
+    return (name, Outcome.STOPS, f"{message}, and stops there, because it is not intact") if torn else None
 
 
 def choose(start: OwnStart) -> Choice:
@@ -163,7 +169,10 @@ def choose(start: OwnStart) -> Choice:
     (taken,) = newest
     save = holder(start.inventory.checkpoints, taken)
     message = f"ckpt_path='last' loads {taken}, whatever its content"
-    if save is None or is_torn(start.storage, taken):
+    of_file = _of_file(start, taken, message)
+    if of_file is not None:
+        return of_file
+    if save is None:
         return taken, Outcome.STOPS, f"{message}, and stops there, because it is not intact"
     holds = message if save.step is None or taken == save.name else f"{message}: it contains step {save.step}"
     return _outcome(start, save, holds)
@@ -172,9 +181,10 @@ def choose(start: OwnStart) -> Choice:
 def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
     if save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.STOPS, f"{holds}, and stops there, because it has no optimizer state"
-    against = blocking(start.checked(save).findings)
+    # It takes the step from the save, whatever its name.
+    against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:
-        return save.name, Outcome.STOPS, f"{holds}, and stops there: {save_finding_text(against[0], save)}"
+        return choice_with(against, save, holds, stops="and stops there")
     return save.name, Outcome.LOADS, holds
 
 

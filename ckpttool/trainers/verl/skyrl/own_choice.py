@@ -18,7 +18,7 @@ from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.formats.torch.plain import integer_at, text_at
 from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.common import SKYRL_TRACKER
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, choice_with
 from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import list_root
@@ -59,10 +59,14 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 def _loaded(start: OwnStart, save: Checkpoint) -> Choice:
     """Return whether SkyRL loads the save that the tracker names."""
-    name, stop = save.name, _stop(start, save)
-    if stop is None:
-        return name, Outcome.LOADS, f"the tracker names it{_without(start, save)}"
-    return name, Outcome.STOPS, f"the tracker names it, and then it stops: {stop}"
+    findings = [finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES]
+    against, world = blocking(finding for finding in findings if not _is_optional(finding)), save.topology.world_size
+    if against:
+        return choice_with(against, save, "the tracker names it")
+    if start.world_size not in {None, world}:
+        why = f"{start.world_size} ranks look for files that {world} ranks did not write"
+        return save.name, Outcome.STOPS, f"the tracker names it, and then it stops: {why}"
+    return save.name, Outcome.LOADS, f"the tracker names it{_without(start, save)}"
 
 
 def _record(start: OwnStart, step: Step) -> object:
@@ -98,17 +102,6 @@ def _refused_folder(start: OwnStart, step: Step, folders: Sequence[str]) -> Choi
         return None
     later = f"{counted(ahead, 'step')} later than the tracker, more than its ckpt_interval of {interval}"
     return None, Outcome.STOPS, f"it stops with a ValueError, because the newest save is {later}"
-
-
-def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return why SkyRL stops at a save; None if it loads the save."""
-    findings = [finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES]
-    against, world = blocking(finding for finding in findings if not _is_optional(finding)), save.topology.world_size
-    if against:
-        return save_finding_text(against[0], save)
-    if start.world_size in {None, world}:
-        return None
-    return f"{start.world_size} ranks look for files that {world} ranks did not write"
 
 
 def _is_optional(finding: Finding) -> bool:
