@@ -5,7 +5,6 @@ A trainer's trees are tried from the day on which its own choice is known.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +175,10 @@ def test_of_files_that_cannot_be_read_the_outcome_is_unknown(
     tree: str, denied: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, opened = LAYOUTS / tree, LocalStorage.open
-    paths = {str(root / path) for path in denied}
+    paths = {root / path for path in denied}
 
     def withheld(self: LocalStorage, path: str) -> ByteSource:
-        if os.path.join(self.root, path) in paths:
+        if Path(self.root, path) in paths:
             raise PermissionError(13, "Permission denied", path)
         return opened(self, path)
 

@@ -1,4 +1,4 @@
-"""Saves that are one file of `torch.save`: whether the end of the file is missing."""
+"""Saves that are one file of `torch.save`: whether the end of the file is missing, and whether two are the same."""
 
 from __future__ import annotations
 
@@ -24,6 +24,25 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
         return ()
     findings = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
     return tuple(helped(replace(finding, path=path)) for finding in findings)
+
+
+def identity(storage: Storage, name: str) -> object:
+    """Return the name, length and CRC32 of each record of a file; without CRC32s, the file's own name.
+
+    `torch.save` gives the archive's folder the name of the file, so that part is left out.
+    """
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+
+    try:
+        with storage.open(name) as source:
+            directory = read_zip_directory(source)
+    except OSError:
+        return name
+    if not directory.verifiable:
+        return name
+    return tuple(
+        (record.name.partition("/")[2], record.end - record.begin, record.crc32) for record in directory.entries
+    )
 
 
 def is_torn(storage: Storage, name: str) -> bool | None:

@@ -91,10 +91,9 @@ def read_file(source: ByteSource) -> Record:
     if not isinstance(tree, dict) or not isinstance(value_at(tree, "state"), dict):
         return Record()
     numbers = {name: count_at(tree, *_path(key)) for name, key in _COUNTERS.items()}
-    optimizers = value_at(tree, "state", "optimizers")
     return Record(
         numbers=tuple((name, number) for name, number in numbers.items() if number is not None),
-        content=_content(has_optimizer=bool(optimizers), step=numbers["step"], is_own="metadata" in tree["state"]),
+        content=_content(tree["state"], step=numbers["step"]),
         has_data_state=value_at(tree, "state", "dataset_state", "train") is not None,
     )
 
@@ -103,14 +102,14 @@ def _path(key: str) -> list[str]:
     return key.split(".")
 
 
-def _content(*, has_optimizer: bool, step: int | None, is_own: bool) -> Content:
+def _content(state: dict[object, object], *, step: int | None) -> Content:
     """Return whether a save has only weights, by design of `save_weights_only` or because the optimizer was left out.
 
     Composer saves its own facts with every save, so a file without these and without a step may be any file.
     """
-    if has_optimizer and step is not None:
-        return Content.FULL
-    return Content.WEIGHTS_ONLY if step is not None or is_own else Content.UNKNOWN
+    if not state.get("model") or (step is None and "metadata" not in state):
+        return Content.UNKNOWN
+    return Content.FULL if state.get("optimizers") and step is not None else Content.WEIGHTS_ONLY
 
 
 def read_folder(storage: Storage, name: str, store: DcpStore) -> Record:

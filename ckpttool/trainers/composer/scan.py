@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.steps import NAME_REMEDY
-from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
-from ckpttool.core.domain.finding import Code, Finding, in_order, unknown
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, in_order, note, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Step
@@ -17,7 +17,7 @@ from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import one_run, stamp_if_there, stray
-from ckpttool.trainers.common.torch_files import cut
+from ckpttool.trainers.common.torch_files import cut, identity
 from ckpttool.trainers.composer import FILE, FOLDER, REMOTE_LATEST, TRAINER, is_latest, may_be_folder
 from ckpttool.trainers.composer.record import Record, named, read_file, save_record
 from ckpttool.trainers.listing import Listing
@@ -63,11 +63,12 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = {file.name for file in files}
     strays = tuple(name for name in inventory.strays if name not in names and not _is_record(name))
     withheld = (finding for finding in inventory.findings if finding.code is not Code.STRAY_FILE)
+    traps = _traps(storage, listing, checkpoints)
     return replace(
         inventory,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
-        findings=in_order((*withheld, *map(stray, strays), *_traps(storage, listing, checkpoints))),
+        findings=in_order((*withheld, *map(stray, strays), *traps, *_of_another_run(checkpoints))),
         strays=strays,
     )
 
@@ -144,12 +145,19 @@ def _several_ranks(name: str) -> Finding:
     )
 
 
+def _not_a_save(name: str) -> Finding:
+    message = "lacks the model or the counters of a save by Composer: its name alone does not make it one"
+    return unknown(Code.METADATA_INCOMPLETE, message, path=name, remedy="resume from another checkpoint")
+
+
 def _checkpoint(file: _File, several: frozenset[str]) -> Checkpoint:
     record, in_name = file.record, named(file.name)
     number = None if in_name is None else in_name.number
     step = number if record.step is None else Step(record.step)
     source = StepSource.NAME if record.step is None else StepSource.CONTENT
     findings = file.findings
+    if record.content is Content.UNKNOWN and not findings:
+        findings = (_not_a_save(file.name),)
     if file.name.partition("-rank")[0] in several:
         findings = (*findings, _several_ranks(file.name))
     shard = Shard(path=file.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=file.stamp)
@@ -174,8 +182,8 @@ def _checkpoint(file: _File, several: frozenset[str]) -> Checkpoint:
 def _with_links(storage: Storage, saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Add each link to the last save as a name of that save; a link without such a save remains a save itself.
 
-    A copy in the place of the link has the same counters; if it is intact and the save itself is not, it replaces
-    the save.
+    A copy in the place of the link has the same counters and checksums; if it is intact and the save itself is not, it
+    replaces the save.
     """
     lasts = [save for save in saves if is_latest(save.name)]
     others = [save for save in saves if not is_latest(save.name)]
@@ -197,11 +205,19 @@ def _is_same(storage: Storage, save: Checkpoint, last: Checkpoint) -> bool:
     stamps = [_stamp(storage, each) for each in (save, last)]
     if stamps[0] is not None and stamps[0] == stamps[1]:
         return True
-    return last.step is not None and (save.scalars, save.facts, save.content) == (
-        last.scalars,
-        last.facts,
-        last.content,
-    )
+    if last.step is None or (save.scalars, save.facts, save.content) != (last.scalars, last.facts, last.content):
+        return False
+    is_torn = bool(save.findings or last.findings)
+    return is_torn or _is_folder(save) or identity(storage, save.name) == identity(storage, last.name)
+
+
+def _of_another_run(saves: Sequence[Checkpoint]) -> Iterator[Finding]:
+    """Report a file in the place of the link that has the counters of a save, but other contents."""
+    steps = {save.step for save in saves if save.step is not None and not is_latest(save.name)}
+    for save in saves:
+        if is_latest(save.name) and save.step in steps and not save.findings:
+            message = f"contains step {save.step}, but differs from the save of that step: it may be of another run"
+            yield note(Code.RUN_MIXED, message, path=save.name, remedy="ckpttool diff shows the differences")
 
 
 def _stamp(storage: Storage, save: Checkpoint) -> FileStamp | None:
@@ -220,5 +236,5 @@ def _traps(storage: Storage, listing: Listing, checkpoints: Sequence[Checkpoint]
     return traps(storage, listing, checkpoints)
 
 
-def _age(checkpoint: Checkpoint) -> tuple[bool, int, str]:
-    return checkpoint.step is not None, checkpoint.step or 0, checkpoint.name
+def _age(checkpoint: Checkpoint) -> tuple[bool, int, bool, str]:
+    return checkpoint.step is not None, checkpoint.step or 0, is_latest(checkpoint.name), checkpoint.name

@@ -25,14 +25,13 @@ from ckpttool.core.formats.base import ZIP_MAGIC
 from ckpttool.core.formats.front import HEAD_BYTES
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import is_saved, plain_values
-from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.common.saved_values import other_step
-from ckpttool.trainers.common.torch_files import cut
+from ckpttool.trainers.common.torch_files import cut, identity
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_files import SUFFIXES, TRAINER, may_be_save
 from ckpttool.trainers.torch_files.record import Record, record_of
@@ -265,26 +264,9 @@ def _ties(storage: Storage, checkpoints: Iterable[Checkpoint]) -> Iterator[Findi
             by_step[save.step].append(save.name)
     tied = [(step, sorted(names)) for step, names in by_step.items() if len(names) > 1]
     for step, names in tied[:_MOST_TIES]:
-        if len({_identity(storage, name) for name in names}) > 1:
+        if len({identity(storage, name) for name in names}) > 1:
             message = f"{' and '.join(names)} contain step {step}, but differ: they may be of different training runs"
             yield note(Code.RUN_MIXED, message, path=names[-1], remedy="ckpttool diff shows the differences")
-
-
-def _identity(storage: Storage, name: str) -> object:
-    """Return the name, length and CRC32 of each record of a file; without CRC32s, the file's own name.
-
-    `torch.save` gives the archive's folder the name of the file, so that part is left out.
-    """
-    try:
-        with storage.open(name) as source:
-            directory = read_zip_directory(source)
-    except OSError:
-        return name
-    if not directory.verifiable:
-        return name
-    return tuple(
-        (record.name.partition("/")[2], record.end - record.begin, record.crc32) for record in directory.entries
-    )
 
 
 def _not_read(unread: Sequence[str], by_name: Sequence[SaveFile]) -> Iterator[Finding]:

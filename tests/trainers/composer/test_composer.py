@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -16,7 +17,8 @@ from ckpttool.core.domain.preflight import Outcome as Ended
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.types import DataQuestion, PreflightQuestion, ResumeQuestion, TreeQuestion
-from tests.support.answers import going, named, plan, scanned, simulated, start_check
+from tests.support.answers import chosen, codes, going, named, plan, scanned, simulated, start_check, why_not
+from tests.support.shard_writers import torch_file
 from tests.support.trainer_trees import healthy
 
 NEWEST, LATEST = "ep1-ba14-rank0.pt", "latest-rank0.pt"
@@ -108,6 +110,43 @@ def test_a_newer_file_that_remains_must_be_overwritten_or_moved(single: Path, sh
     assert (load.path, load.value("config:save_overwrite")) == (f"{single}/ep1-ba12-rank0.pt", True)
     (sharded / "ep1-ba12" / ".metadata").unlink()
     assert plan(sharded).load.value("config:save_overwrite") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"weights": 1},
+        {"state": {"x": 1}},
+        {"state": {"timestamp": {"Timestamp": {"batch": 20}}, "optimizers": {"Adam": {"state": 1}}}},
+    ],
+    ids=["another-file", "another-state", "no-model"],
+)
+def test_a_file_of_another_kind_under_the_name_of_a_save_is_not_chosen(content: object, single: Path) -> None:
+    (single / "ep9-ba20-rank0.pt").write_bytes(torch_file(content))
+    answer = plan(single)
+    assert chosen(answer) == ("ep1-ba14-rank0.pt", 14)
+    assert why_not(answer) == [("ep9-ba20-rank0.pt", {Code.METADATA_INCOMPLETE})]
+
+
+def retrained(file: Path) -> None:
+    """Change a tensor and its checksum, as another training run would."""
+    with ZipFile(file) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with ZipFile(file, "w") as archive:
+        for name, data in records.items():
+            archive.writestr(name, data[::-1] if name.endswith("/data/0") else data)
+
+
+def test_a_file_of_another_run_in_the_place_of_the_link_is_no_copy(single: Path) -> None:
+    (single / "latest-rank0.pt").unlink()
+    shutil.copyfile(single / "ep1-ba14-rank0.pt", single / "latest-rank0.pt")
+    assert named(scanned(single), "ep1-ba14-rank0.pt").aliases == ("latest-rank0.pt",)
+    retrained(single / "latest-rank0.pt")
+    inventory = scanned(single)
+    assert named(inventory, "ep1-ba14-rank0.pt").aliases == ()
+    assert Code.RUN_MIXED in codes(inventory.findings)
+    assert chosen(plan(single)) == ("ep1-ba14-rank0.pt", 14)
+    assert simulated(single).would_resume == "latest-rank0.pt"
 
 
 @pytest.mark.parametrize("tree", ["composer_single", "composer_fsdp"])
