@@ -12,6 +12,7 @@ from ckpttool.core.domain.contents import elements_in
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.weights import NotExportableError, Piece, Target
+from ckpttool.core.formats.base import MAX_NAME_CHARS, quoted
 from ckpttool.core.formats.safetensors.header import DTYPES, METADATA_KEY, size_in_bytes
 from ckpttool.trainers.export_findings import incomplete, not_understood
 
@@ -19,6 +20,7 @@ FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
 """The types between which elements can be cast."""
 
 _REMEDY = "check the save with `ckpttool verify`, and export another checkpoint if it is damaged"
+_CONVERTER = "export with the trainer's own converter"
 _MOST_PIECES = 1_000_000
 """Maximum number of pieces of one tensor; a run with 100,000 ranks has fewer."""
 
@@ -34,15 +36,27 @@ def covered(targets: Iterable[Target]) -> tuple[Target, ...]:
     for target in targets:
         if target.name in names or target.name == METADATA_KEY:
             raise incomplete(f"Two weights have the name {target.name!r}.", remedy=_REMEDY, tensor=target.name)
+        if len(target.name) > MAX_NAME_CHARS or not _is_text(target.name):
+            name = quoted(ascii(target.name))
+            raise not_understood(f"The name {name} cannot be written to a safetensors file.", remedy=_CONVERTER)
         names.add(target.name)
         checked.append(_covered(target))
     return tuple(checked)
 
 
+def _is_text(name: str) -> bool:
+    """Return whether a name can be encoded; a pickle may contain one half of a surrogate pair."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _covered(target: Target) -> Target:
     if target.dtype.value not in DTYPES or target.dtype.bits % 8 or size_in_bytes(target.dtype, target.shape) is None:
         text = f"The weight {target.name!r} of type {target.dtype.value} {list(target.shape)} has no safetensors form."
-        raise not_understood(text, remedy="export with the trainer's own converter")
+        raise not_understood(text, remedy=_CONVERTER)
     if len(target.pieces) > _MOST_PIECES:
         raise _wrong(target, f"has more than {_MOST_PIECES} parts")
     shape = (elements_in(target.shape),) if target.flat else target.shape

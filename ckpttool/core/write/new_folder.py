@@ -176,9 +176,13 @@ def _lock(folder_fd: int, path: str, part: str, *, existed: bool) -> None:
             raise
         if existed:  # it may be in use, and nothing shows whether it is
             raise busy from None
-    ours, there = os.fstat(folder_fd), os.lstat(part)
-    if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
+    if not _is_same(folder_fd, part):
         raise busy
+
+
+def _is_same(folder_fd: int, part: str) -> bool:
+    ours, there = os.fstat(folder_fd), os.lstat(part)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _empty(folder_fd: int, names: Iterable[str]) -> None:
@@ -191,8 +195,13 @@ def _empty(folder_fd: int, names: Iterable[str]) -> None:
 
 
 def _discard(part: str, folder_fd: int) -> None:
-    """Delete the unfinished folder after an error, which must not be hidden by another."""
+    """Delete the unfinished folder after an error, which must not be hidden by another.
+
+    If an interrupt arrived just after the rename, the folder is complete, and stays.
+    """
     with suppress(OSError, UnsafeError):
+        if not _is_same(folder_fd, part):
+            return
         _empty(folder_fd, os.listdir(folder_fd))
         os.unlink(_MARK, dir_fd=folder_fd)
         os.rmdir(part)

@@ -54,6 +54,7 @@ def test_the_folder_holds_the_files_and_nothing_else(tmp_path: Path) -> None:
     assert contents(tmp_path / "empty") == FILES
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_whatever_fails_leaves_the_whole_folder_or_nothing(
@@ -86,6 +87,7 @@ class Killed(BaseException):
     """Ends the process, as far as the disk can see."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_killed_writer_leaves_the_whole_folder_or_none_and_the_next_one_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
