@@ -58,9 +58,7 @@ def export(path: str | None, question: ExportQuestion) -> Exported:
     if question.config_from is not None and not is_folder(question.config_from):
         raise UsageError(f"--config-from {question.config_from!r} is not a folder")
     assert_new(question.output)
-    side = side_of(path, checkpoint=question.checkpoint, layout=question.layout, tree=question.tree)
-    if side.file is not None and side.tree.trainer is not None:
-        raise UsageError(f"{side.file} is one file of {side.checkpoint.name}: give the checkpoint")
+    side = _complete(side_of(path, checkpoint=question.checkpoint, layout=question.layout, tree=question.tree))
     verdict = session_for(side.tree, CheckQuestion()).verdict(side.checkpoint)
     output, findings = None, [finding for finding in verdict.findings if blocking((finding,))]
     if not findings:
@@ -75,6 +73,20 @@ def export(path: str | None, question: ExportQuestion) -> Exported:
         output=output,
         findings=tuple(findings),
     )
+
+
+def _complete(side: Side) -> Side:
+    """Return the side with all files of its checkpoint, if it is the checkpoint's only file.
+
+    Raises:
+        UsageError: The checkpoint has further files.
+    """
+    if side.file is None or side.tree.trainer is None:
+        return side
+    checkpoint = next(each for each in side.tree.inventory.checkpoints if each.key == side.checkpoint.key)
+    if len(checkpoint.shards) > 1:
+        raise UsageError(f"{side.file} is one file of {checkpoint.name}: give the checkpoint, not a file of it")
+    return Side(side.tree, checkpoint, None)
 
 
 def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Finding]]:

@@ -21,6 +21,12 @@ from tests.support.commands import Said, ask
 
 LAYOUTS = FIXTURES / "layouts"
 KINDS = FIXTURES / "export/dcp_kinds_4ranks"
+SINGLE = [
+    "light_single/checkpoints/last.ckpt",
+    "light_single/checkpoints/epoch=0-step=8.ckpt",
+    "composer_single/ep1-ba14-rank0.pt",
+    "files_loop/ckpt_300.pt",
+]
 SAVES = {
     "kinds": (KINDS, "", ("model",), 37),
     "FSDP2 under tensor parallelism": (FIXTURES / "export/dcp_fsdp_tp_4ranks", "", ("model",), 4),
@@ -209,13 +215,19 @@ def test_a_legacy_save_of_megatron_is_refused_with_a_way_on(tmp_path: Path) -> N
     assert "torch_dist" in finding["remedy"]
 
 
-@pytest.mark.parametrize("tree", ["light_single/checkpoints/last.ckpt", "composer_single", "files_loop"])
+@pytest.mark.parametrize("tree", SINGLE)
 def test_an_archive_of_one_model_is_exported_as_torch_loads_it(tree: str, tmp_path: Path) -> None:
     import torch
 
     said = export(LAYOUTS / tree, tmp_path / "out")
     assert said.code == 0, said.output
-    file = {"composer_single": "ep1-ba14-rank0.pt", "files_loop": "ckpt_300.pt"}.get(tree, "")
-    loaded = torch.load(LAYOUTS / tree / file if file else LAYOUTS / tree, weights_only=False)
+    loaded = torch.load(LAYOUTS / tree, weights_only=False)
     model = loaded.get("state_dict") or loaded.get("model") or loaded["state"]["model"]
     assert exported(tmp_path / "out") == of_tensors(dict(model))
+
+
+def test_one_file_of_several_is_no_checkpoint(tmp_path: Path) -> None:
+    for file in ("hf_single/checkpoint-12/model.safetensors", "dcp_plain_2ranks/8/__0_0.distcp"):
+        said = ask("export", str(LAYOUTS / file), "--output", str(tmp_path / "out"))
+        assert said.code == 2
+        assert "give the checkpoint" in said.stderr
