@@ -360,6 +360,7 @@ def export(
     part: str | None = None,
     half: bool = False,
     replicated: bool = False,
+    unstack: bool = False,
     max_shard: str | None = None,
     dtype: Literal["stored", "bf16", "fp32"] = "stored",
     config_from: StrPath | None = None,
@@ -382,6 +383,7 @@ def export(
         part: Model to export if the save has several, such as actor or critic.
         half: Export the 16-bit weights instead of the FP32 master weights, if the save has both.
         replicated: State that every rank has all weights (pure data parallelism), if the save does not record it.
+        unstack: Write each layer as a tensor of its own if the save stacks layers.
         max_shard: Maximum size of the weights per file.
         dtype: Element type of floating-point weights; FP8 and integers are unchanged.
         config_from: Folder of the base model, to copy config.json and the tokenizer if the save lacks them.

@@ -82,6 +82,9 @@ class ExportQuestion:
             "Which checkpoint",
         ),
     ] = False
+    is_unstacked: Annotated[
+        bool, Option("--unstack", "Write each layer as a tensor of its own if the save stacks layers.", _FORM)
+    ] = False
     max_shard: Annotated[
         int,
         Option(

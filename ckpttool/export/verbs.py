@@ -140,6 +140,7 @@ def _weights(side: Side, question: ExportQuestion) -> Weights:
         layout=tree.layout.name,
         is_16bit=question.is_16bit,
         part=question.part,
+        is_unstacked=question.is_unstacked,
         is_replicated=question.is_replicated,
     )
     source = loose_weights if tree.trainer is None else tree.trainer.weights

@@ -120,6 +120,8 @@ class WeightsRequest:
     """
     part: str | None = None
     """The model to export if the save has several, such as `actor`; None if the save has one."""
+    is_unstacked: bool = False
+    """Whether to divide tensors in which layers are stacked, for saves that stack them."""
     is_replicated: bool = False
     """Whether the user states that all ranks have the same weights, for layouts without a record of it."""
 
