@@ -40,22 +40,37 @@ def _use(status: os.stat_result) -> FileUse:
     )
 
 
-def size_of(root: str, seen: set[Hashable]) -> int:
+def size_of(root: str, seen: set[Hashable], unread: list[OSError]) -> int:
     """Return the size of a folder, as by `du`.
 
     Args:
         root: The folder.
         seen: Identities of the files that are not counted again; those of this folder are added.
-
-    Raises:
-        OSError: A folder cannot be listed.
+        unread: The errors of folders that cannot be listed are added; their contents are not counted.
     """
     total = 0
-    for use in uses_of(root, ("",)):
+    places = [root]
+    while places:
+        place = places.pop()
+        try:
+            use, children = _use(os.lstat(place)), _children(place)
+        except FileNotFoundError:  # a process deletes files here
+            continue
+        except OSError as error:
+            unread.append(error)
+            continue
+        places += children
         if use.identity not in seen:
             seen.add(use.identity)
             total += use.nbytes
     return total
+
+
+def _children(place: str) -> list[str]:
+    """Return the paths in a folder; none for a file or a link."""
+    if not stat.S_ISDIR(os.lstat(place).st_mode):
+        return []
+    return [f"{place}/{name}" for name in sorted(os.listdir(place))]
 
 
 def spaces_of(root: str, newest_file: str | None) -> tuple[tuple[Space, ...], tuple[str, ...]]:

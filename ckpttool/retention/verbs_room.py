@@ -234,11 +234,13 @@ class _Budget:
                     spaces.setdefault(seat.use.disk, {}).update((space.limit, space) for space in limits)
                     self._unknown += [_quota_unknown(trouble) for trouble in troubles]
                 if self._aim.max_size is not None and seat.is_here:
-                    size += size_of(seat.root, seen)
+                    unread: list[OSError] = []
+                    size += size_of(seat.root, seen, unread)
+                    self._unknown += [_size_unknown(f"{error.filename}: {error.strerror}") for error in unread[:1]]
                 elif self._aim.max_size is not None:
                     size += sum(save.nbytes or 0 for save in seat.begun.prospect.tree.inventory.checkpoints)
             except OSError as error:
-                self._unknown.append(_size_unknown(f"{error.filename}: {error.strerror}"))
+                self._unknown.append(_quota_unknown(f"{error.filename}: {error.strerror}"))
         self._unknown = [*dict.fromkeys(self._unknown)]
         return Measured(spaces={disk: tuple(limits.values()) for disk, limits in spaces.items()}, size=size)
 
@@ -262,7 +264,7 @@ def _shortage(aim: Reached, remedy: str) -> Finding:
     if aim.aim == "max-size":
         return suspect(
             RetentionCode.ROOM_SHORT,
-            f"the trees may have {in_gib(aim.nbytes)}, and {in_gib(aim.after)} remain: {missing} too much",
+            f"the trees may have at most {in_gib(aim.nbytes)}, but {in_gib(aim.after)} remain: {missing} too much",
             remedy=remedy,
         )
     return suspect(
@@ -284,6 +286,6 @@ def _size_unknown(why: str) -> Finding:
 def _quota_unknown(why: str) -> Finding:
     return unknown(
         RetentionCode.ROOM_UNKNOWN,
-        f"a quota may leave less space than shown: {why}",
-        remedy="run the program yourself, or ask the administrator of the file system",
+        f"less space may be free than shown: {why}",
+        remedy="run quota or lfs quota yourself, or ask the administrator of the file system",
     )

@@ -216,7 +216,7 @@ def results(said: Said) -> list[dict[str, Any]]:
 
 def du(*trees: TreeBuilder) -> int:
     seen: set[Hashable] = set()
-    return sum(size_of(str(tree.checkpoint), seen) for tree in trees)
+    return sum(size_of(str(tree.checkpoint), seen, []) for tree in trees)
 
 
 class TestMaxSize:
@@ -318,6 +318,27 @@ class TestMaxSize:
             "prune", str(one.checkpoint), str(tmp_path / "none"), "--keep-last", "1", "--max-size", "1G", "--json"
         )
         assert alone.json["trees"][0]["exit_code"] == ExitCode.INCOMPLETE
+
+    def test_a_folder_that_cannot_be_listed_leaves_the_size_unknown_and_the_rest_counts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = grown(tmp_path)
+        known = du(one)
+        (one.checkpoint / "closed").mkdir()
+        real = os.listdir
+
+        def listdir(place: str) -> list[str]:
+            if str(place).endswith("/closed"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
+            return real(place)
+
+        monkeypatch.setattr(os, "listdir", listdir)
+        limit = known - one_save(one) // 2
+        said = pruned(one, options=[f"--max-size={limit / KIB}K"])
+        assert (said.code, going(said.json)) == (ExitCode.INCOMPLETE, ["10_2"])
+        (finding,) = said.json["findings"]
+        assert finding["code"] == "room-unknown"
+        assert finding["message"].endswith(f"{one.checkpoint}/closed: Permission denied")
 
     def test_a_tree_that_is_being_written_keeps_all_and_the_others_give_more(self, tmp_path: Path) -> None:
         one, two = grown(tmp_path / "one"), grown(tmp_path / "two", since=1)
