@@ -95,6 +95,13 @@ class TestDays:
         assert whys(plan)["100_1"] == (Why.DAILY,)
         assert whys(plan)["110_1"] == (Why.NOT_WHOLE,)
 
+    def test_one_whose_content_is_damaged_does_not_stand_for_its_day_either(self) -> None:
+        verifier = Verifier(sealed=[f"{10 * n}_1" for n in range(1, 13)], rotten=["110_1", "70_1"])
+        plan = planned(every(6 * HOUR, 12), RetentionPolicy(keep_last=1, keep_daily=3), verifier)
+        assert whys(plan)["110_1"] == whys(plan)["70_1"] == (Why.NOT_WHOLE,)
+        assert whys(plan)["100_1"] == whys(plan)["60_1"] == (Why.DAILY,)
+        assert "90_1" in going(plan)
+
     def test_one_that_a_checksum_can_prove_is_not_replaced_by_one_of_its_day_that_none_can(self) -> None:
         saves = every(6 * HOUR, 12)
         plan = planned(saves, RetentionPolicy(keep_last=1, keep_daily=3), Verifier(sealed=["90_1", "120_1"]))
@@ -189,6 +196,12 @@ class TestTimesThatAreNotBelieved:
         saves = every(HOUR, 4)
         shuffled = [at(save, MONDAY + HOUR * place) for save, place in zip(saves, (3, 1, 4, 2), strict=True)]
         self.assert_kept(shuffled, "10_1", "20_1", "30_1", "40_1")
+
+    @pytest.mark.parametrize("which", [0, 3])
+    def test_one_that_was_written_anew_at_another_time(self, which: int) -> None:
+        saves = every(HOUR, 4)
+        saves[which] = at(saves[which], MONDAY + (100 if which == 0 else -100) * HOUR)
+        self.assert_kept(saves, "10_1", "20_1", "30_1", "40_1")
 
     def test_some_copied_before_the_training_went_on(self) -> None:
         copied = [at(checkpoint(f"{n}_1"), MONDAY + 40 * n, writing=30) for n in range(1, 7)]
