@@ -238,7 +238,8 @@ def _outcome(pruning: Pruning) -> list[Text]:
         verb = "deleted" if pruning.applied else "would be deleted"
         lines.append(line(f"{counted(len(old), 'earlier checkpoint')} in the trash: {verb}"))
     if retained:
-        lines.append(line(f"{counted(len(retained), 'earlier checkpoint')} in the trash: kept until {days:g} days old"))
+        why = "not needed for the requested space" if pruning.reached else f"kept until {days:g} days old"
+        lines.append(line(f"{counted(len(retained), 'earlier checkpoint')} in the trash: {why}"))
     if pruning.applied and pruning.plan.going and days:
         lines.append(line(f"Kept in the trash for {days:g} days. To undo:"))
         lines.append(line(_undo(pruning), no_wrap=True))

@@ -42,7 +42,7 @@ class TreeUse:
     disk: Hashable
     """Identity of its disk; None if the tree is not on a disk of this machine."""
     trash: tuple[FileUse, ...]
-    """Files in the trash, which every prune without a time for the trash deletes."""
+    """Files in the trash, which are deleted before anything else."""
     superseded: tuple[Superseded, ...]
     """Checkpoints that may be deleted, oldest first."""
     own: FileUse | None = None
@@ -62,22 +62,19 @@ class Measured:
 class Freed:
     """Space that deletions free."""
 
-    def __init__(self, trees: Iterable[TreeUse]) -> None:
-        """Begin with the trash of the trees, which every prune deletes."""
+    def __init__(self) -> None:
+        """Begin without a deletion."""
         self.total = 0
         self._names: Counter[Hashable] = Counter()
         self._by_owner: defaultdict[tuple[Hashable, int | None, int | None], int] = defaultdict(int)
         self._changed: set[int] = set()
-        for tree in trees:
-            if tree.trash:
-                self.add(tree, tree.trash)
 
     def add(self, tree: TreeUse, uses: Iterable[FileUse]) -> None:
         """Add deletions. A file with further names frees nothing until all of them are deleted."""
-        if id(tree) not in self._changed and tree.own is not None:
-            self._count(tree.disk, tree.own, -tree.own.nbytes)
-        self._changed.add(id(tree))
         for use in uses:
+            if id(tree) not in self._changed and tree.own is not None:
+                self._count(tree.disk, tree.own, -tree.own.nbytes)
+            self._changed.add(id(tree))
             self._names[use.identity] += 1
             if self._names[use.identity] == use.names:
                 self._count(tree.disk, use, use.nbytes)
@@ -95,14 +92,28 @@ class Freed:
         )
 
 
-def needed(trees: Sequence[TreeUse], aim: Aim, measured: Measured) -> tuple[tuple[Checkpoint, ...], ...]:
-    """Return the checkpoints of each tree to delete, oldest first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """The deletions in one tree that the aim needs."""
 
-    In one tree, checkpoints are deleted in the order of their steps; among trees, by the time when they were saved, and
-    those with an unknown time last. A checkpoint whose deletion frees nothing stays.
+    trash: bool
+    """Whether the trash is deleted."""
+    checkpoints: tuple[Checkpoint, ...]
+    """Checkpoints to delete, oldest first."""
+
+
+def needed(trees: Sequence[TreeUse], aim: Aim, measured: Measured) -> tuple[Needed, ...]:
+    """Return the deletions in each tree.
+
+    If space is missing, first the trash is deleted, and then as many checkpoints as necessary, oldest first. In one
+    tree, checkpoints are deleted in the order of their steps; among trees, by the time when they were saved, and those
+    with an unknown time last. A checkpoint whose deletion frees nothing stays.
     """
     names = Counter(use.identity for use in _all_uses(trees))
-    freed = Freed(trees)
+    freed = Freed()
+    is_short = [_is_short(tree, aim, measured, freed) for tree in trees]
+    for tree, short in zip(trees, is_short, strict=True):
+        freed.add(tree, tree.trash if short else ())
     queues = [
         [save for save in tree.superseded if any(use.nbytes and names[use.identity] >= use.names for use in save.uses)]
         for tree in trees
@@ -111,7 +122,9 @@ def needed(trees: Sequence[TreeUse], aim: Aim, measured: Measured) -> tuple[tupl
     while True:
         open_trees = [at for at, queue in enumerate(queues) if queue and _is_short(trees[at], aim, measured, freed)]
         if not open_trees:
-            return tuple(map(tuple, chosen))
+            return tuple(
+                Needed(trash=short, checkpoints=tuple(saves)) for short, saves in zip(is_short, chosen, strict=True)
+            )
         at = min(open_trees, key=lambda at: (_time(queues[at][0].checkpoint), at))
         save = queues[at].pop(0)
         chosen[at].append(save.checkpoint)
@@ -119,12 +132,13 @@ def needed(trees: Sequence[TreeUse], aim: Aim, measured: Measured) -> tuple[tupl
 
 
 def planned(
-    trees: Sequence[TreeUse], going: Sequence[Sequence[Checkpoint]], aim: Aim, measured: Measured
+    trees: Sequence[TreeUse], deletions: Sequence[Needed], aim: Aim, measured: Measured
 ) -> dict[Hashable, tuple[Reached, ...]]:
     """Return for each disk how far deletions reach the aim."""
-    freed = Freed(trees)
-    for tree, checkpoints in zip(trees, going, strict=True):
-        keys = {checkpoint.key for checkpoint in checkpoints}
+    freed = Freed()
+    for tree, deletion in zip(trees, deletions, strict=True):
+        freed.add(tree, tree.trash if deletion.trash else ())
+        keys = {checkpoint.key for checkpoint in deletion.checkpoints}
         for save in tree.superseded:
             if save.checkpoint.key in keys:
                 freed.add(tree, save.uses)

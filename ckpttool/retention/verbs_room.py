@@ -22,7 +22,7 @@ from ckpttool.retention.apply import own_bytes, paths_of
 from ckpttool.retention.execution import Begun, begun, carry_out
 from ckpttool.retention.findings import RetentionCode
 from ckpttool.retention.reading_room import size_of, spaces_of, uses_of
-from ckpttool.retention.rules_room import FileUse, Measured, Superseded, TreeUse, needed, planned
+from ckpttool.retention.rules_room import FileUse, Measured, Needed, Superseded, TreeUse, needed, planned
 
 
 def prune_to(
@@ -63,7 +63,7 @@ def prune_to(
         budget.share_out()
         for seat in seats:
             with seat.failing():
-                if seat.error is None and seat.answer.applied and (seat.batches or seat.answer.trash):
+                if seat.error is None and seat.answer.applied and seat.deletion != _NOTHING:
                     carry_out(seat.begun, seat.answer, seat.batches)
         if order.apply:
             budget.measure_again()
@@ -81,6 +81,7 @@ class _Seat:
     use: TreeUse = field(init=False)
     answer: Pruning = field(init=False)
     batches: tuple[Batch, ...] = ()
+    empties_trash: bool = False
     begun: Begun = field(init=False)
 
     @contextmanager
@@ -107,6 +108,13 @@ class _Seat:
         self.answer, self.batches = self.begun.prospect.answer(plan, self.begun.refusals)
 
     @property
+    def deletion(self) -> Needed:
+        """What is deleted."""
+        if self.answer.refusals:
+            return _NOTHING
+        return Needed(trash=self.empties_trash and bool(self.answer.trash), checkpoints=self.plan.going)
+
+    @property
     def root(self) -> str:
         """The tree's folder on this machine."""
         return self.begun.prospect.tree.inventory.root
@@ -121,6 +129,9 @@ class _Seat:
         """Return the limits on the next save, and the reasons why a limit is unknown."""
         newest = next(iter(self.plan.good), None)
         return spaces_of(self.root, newest.shards[0].path if newest is not None and newest.shards else None)
+
+
+_NOTHING = Needed(trash=False, checkpoints=())
 
 
 def _use(tree: Tree, plan: RetentionPlan, *, refused: bool) -> TreeUse:
@@ -184,8 +195,8 @@ class _Budget:
             uses = [_without(seat.use, keys) for seat, keys in zip(seats, barred, strict=True)]
             chosen = needed(uses, self._aim, self._before)
             is_settled = True
-            for seat, keys, saves in zip(seats, barred, chosen, strict=True):
-                wanted = {save.key for save in saves}
+            for seat, keys, deletion in zip(seats, barred, chosen, strict=True):
+                wanted = {save.key for save in deletion.checkpoints}
                 spared = {
                     save.key: Why.EVIDENCE if save.key in keys else Why.ROOM
                     for save in seat.superseded
@@ -193,6 +204,7 @@ class _Budget:
                 }
                 with seat.failing():
                     seat.settle(seat.begun.prospect.plan(spared))
+                seat.empties_trash = deletion.trash
                 more = wanted - {save.key for save in seat.plan.going}
                 keys.update(more)
                 is_settled = is_settled and not more
@@ -200,8 +212,8 @@ class _Budget:
             self._seats = [seat for seat in self._seats if seat.error is None]
             self.share_out()
             return
-        going = [() if seat.answer.refusals else seat.plan.going for seat in self._seats]
-        by_disk = planned([seat.use for seat in self._seats], going, self._aim, self._before)
+        deletions = [seat.deletion for seat in self._seats]
+        by_disk = planned([seat.use for seat in self._seats], deletions, self._aim, self._before)
         for seat in self._seats:
             self._conclude(seat, by_disk[seat.use.disk], _NOTHING_MORE)
 
@@ -222,7 +234,8 @@ class _Budget:
         """Add to an answer how far the aim is reached, and a finding if it is not."""
         remarks = [finding for finding in seat.answer.remarks if finding.code not in _OF_ROOM]
         remarks += [*self._unknown, *(_shortage(aim, remedy) for aim in reached if aim.missing)]
-        seat.answer = replace(seat.answer, reached=tuple(reached), remarks=tuple(remarks))
+        trash = tuple(replace(entry, goes=entry.goes and seat.deletion.trash) for entry in seat.answer.trash)
+        seat.answer = replace(seat.answer, reached=tuple(reached), remarks=tuple(remarks), trash=trash)
 
     def _measured(self) -> Measured:
         spaces: dict[Hashable, dict[str, Space]] = {}

@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -29,13 +31,16 @@ from ckpttool.core.write.files import locked
 from ckpttool.retention.reading_room import size_of
 from ckpttool.retention.rules_room import FileUse, Measured, Superseded, TreeUse, needed, planned
 from ckpttool.retention.verbs_room import prune_to
+from tests.conftest import Golden
+from tests.core.commands.test_answers import lines_too_long
 from tests.reliability.disks import in_memory, why_not
 from tests.retention.test_times import DAY, MONDAY
 from tests.support.commands import Said, ask
 from tests.support.inventories import checkpoint
 from tests.support.programs import program
 from tests.support.prunable_trees import WAYS, calls_to_stop_at, files, seal, stopped, whole
-from tests.support.trees import Tensor, TreeBuilder
+from tests.support.s3_relay import relay_over
+from tests.support.trees import FIXTURES, Tensor, TreeBuilder
 
 KIB = 1024
 
@@ -68,7 +73,7 @@ def disks(**free: int) -> Measured:
 
 
 def chosen(trees: Sequence[TreeUse], aim: Aim, measured: Measured) -> list[list[int]]:
-    return [[save.step or 0 for save in saves] for saves in needed(trees, aim, measured)]
+    return [[save.step or 0 for save in tree.checkpoints] for tree in needed(trees, aim, measured)]
 
 
 def free(nbytes: int) -> Aim:
@@ -114,6 +119,7 @@ class TestTheRule:
         one = tree_use(superseded(1, 1, use("a", 5)), trash=[use("t", 5)])
         assert chosen([one], free(5), disks(d1=0)) == [[]]
         assert chosen([one], free(6), disks(d1=0)) == [[1]]
+        assert [needed([one], free(6), disks(d1=space))[0].trash for space in (0, 5, 6)] == [True, True, False]
 
     def test_what_a_prune_itself_writes_counts_against_it_if_it_deletes_anything(self) -> None:
         one = replace(tree_use(*(superseded(step, step, use(step, 5)) for step in (1, 2, 3))), own=use("own", 4))
@@ -277,6 +283,14 @@ class TestMaxSize:
         assert (said.code, going(said.json)) == (0, [])
         assert du(one) <= limit
         assert ask("trash", "list", str(one.checkpoint), "--json").json["trash"] == []
+
+    def test_where_there_is_enough_the_trash_stays(self, tmp_path: Path) -> None:
+        one = grown(tmp_path)
+        assert ask("prune", str(one.checkpoint), "--keep-last", "3", "--trash-days", "7", "--apply", "-q").code == 0
+        said = pruned(one, options=["--max-size=1G", "--apply"])
+        assert (said.code, going(said.json)) == (0, [])
+        assert [entry["goes"] for entry in said.json["trash"]] == [False]
+        assert [save["name"] for save in ask("trash", "list", str(one.checkpoint), "--json").json["trash"]] == ["10_2"]
 
     def test_sparse_files_and_hard_links_count_as_du_counts_them(self, tmp_path: Path) -> None:
         one, two = grown(tmp_path / "one"), grown(tmp_path / "two")
@@ -480,6 +494,50 @@ def test_a_real_disk_has_the_room_afterwards(disk: Path) -> None:
     assert os.statvfs(disk).f_bavail * 4096 >= wanted
     assert whole(one) == {"30_2"}
     assert whole(two) == {"20_2", "30_2"}
+
+
+def test_a_full_disk_is_pruned_with_the_reserve_that_a_seal_left(disk: Path) -> None:
+    tree = grown(disk, saves=3)
+    seal(tree)
+    with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    said = pruned(tree, options=[f"--free={one_save(tree) // 2 / KIB}K", "--apply"])
+    assert (said.code, going(said.json)) == (0, ["10_2"])
+    assert os.statvfs(disk).f_bavail * 4096 >= one_save(tree) // 2
+
+
+def test_a_bucket_has_a_size_but_no_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(FIXTURES / "layouts/hf_single", tmp_path / "stores/run/hf_single")
+    one = grown(tmp_path / "one")
+    with relay_over(tmp_path / "stores", monkeypatch):
+        options = ("--keep-last", "1", "--grace", "0", "--json")
+        said = ask("prune", "s3://run/hf_single", *options, "--max-size=100K")
+        assert (said.code, going(said.json)) == (0, ["checkpoint-4"])
+        assert said.json["space"][0]["before"] == sum(save["bytes"] for save in said.json["checkpoints"])
+        assert {place["name"] for place in said.json["elsewhere"]} == {"checkpoint-4"}
+        refused = ask("prune", "s3://run/hf_single", *options, "--free=1K")
+        assert (refused.code, "--free needs a tree on a disk of this machine" in refused.stderr) == (2, True)
+        both = ask("prune", "s3://run/hf_single", str(one.checkpoint), *options, "--free=1K")
+        assert [tree["exit_code"] for tree in both.json["trees"]] == [2, 0]
+
+
+def test_the_answer_is_the_golden_one(here: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown(here)
+
+    def one_mebibyte(status: os.stat_result) -> FileUse:  # as the blocks of a file differ between disks
+        return use((status.st_dev, status.st_ino), 0 if stat.S_ISDIR(status.st_mode) else 1 << 20)
+
+    monkeypatch.setattr("ckpttool.retention.reading_room._use", one_mebibyte)
+    monkeypatch.setattr("ckpttool.retention.verbs_room.own_bytes", lambda _: 0)
+    for name, size in (("room", "10M"), ("room-short", "3M")):
+        options = ("output", "--keep-last", "1", "--keep-daily", "2", "--max-size", size)
+        said = ask("prune", *options)
+        golden(f"prune/{name}.txt", said.stdout)
+        assert lines_too_long(said) == []
+        golden(f"prune/{name}.json", ask("prune", *options, "--json").stdout)
 
 
 # ---- stopped anywhere ----
