@@ -13,6 +13,7 @@ from ckpttool.postflight.findings import PostflightCode
 from ckpttool.postflight.rules.columns import ENOUGH
 
 _ADVICE = "log every step, or every 10 steps and save every 100"
+_NEVER = "postflight will not be able to judge a resume of this run"
 
 
 def launch_notes(tree: Tree, plan: ResumePlan, config: RunConfig | None) -> Iterator[Finding]:
@@ -38,13 +39,28 @@ def too_rarely(intervals: StepIntervals) -> str | None:
 
     A run that stops right before a checkpoint repeats the most steps.
     """
+    if not intervals.logs:
+        return f"{_NEVER}, because no loss is logged"
+    if intervals.logged is None or intervals.saved is None:
+        return _by_epochs(intervals)
     rows = intervals.saved // intervals.logged
     if intervals.logged == 1 or rows >= ENOUGH:
         return None
     how_often = f"the loss is logged every {intervals.logged} steps and a checkpoint is saved every {intervals.saved}"
     if rows <= 1:
-        return f"postflight will not be able to judge a resume of this run, because {how_often}"
+        return f"{_NEVER}, because {how_often}"
     return (
         f"postflight will not be able to prove a resume of this run, because {how_often}, so it repeats at most "
         f"{counted(rows, 'logged step')} of {ENOUGH}"
     )
+
+
+def _by_epochs(intervals: StepIntervals) -> str | None:
+    """Return the same for a run that logs or saves once per epoch, whose length is unknown."""
+    if intervals.logged is not None:
+        return None
+    if intervals.saved is None:
+        return f"{_NEVER}, because the loss is logged once per epoch, as often as a checkpoint is saved"
+    longest = counted(intervals.saved // 2, "step")
+    how_often = f"the loss is logged once per epoch and a checkpoint is saved every {intervals.saved} steps"
+    return f"{_NEVER} if an epoch has more than {longest}, because {how_often}"

@@ -321,7 +321,10 @@ class PostflightCode(metaclass=Rows):
         ),
         trainers={
             "MindFormers": "`per_print_times` of MFLossMonitor; a data sink logs and saves only at its end.",
-            "Hugging Face's Trainer": "By default, `logging_steps` and `save_steps` are 500: nothing can be compared.",
+            "Hugging Face's Trainer": (
+                "By default, `logging_steps` and `save_steps` are 500: nothing can be compared. With "
+                "`logging_strategy: epoch`, the length of an epoch decides."
+            ),
             "Lightning": "`log_every_n_steps` is 50 by default; ModelCheckpoint has `every_n_train_steps`.",
             "torchtitan": "`metrics.log_freq` is 10 by default, and `checkpoint.interval` 500.",
         },

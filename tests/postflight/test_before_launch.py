@@ -34,11 +34,18 @@ def notes(said: Said) -> list[str]:
         (10, 99, "it repeats at most 9 logged steps of 10"),
         (10, 100, None),
         (1, 4, None),
+        (None, 500, "if an epoch has more than 250 steps, because the loss is logged once per epoch and"),
+        (None, None, "because the loss is logged once per epoch, as often as a checkpoint is saved"),
+        (50, None, None),
     ],
 )
-def test_too_few_repeated_rows_are_reported(logged: int, saved: int, words: str | None) -> None:
+def test_too_few_repeated_rows_are_reported(logged: int | None, saved: int | None, words: str | None) -> None:
     why = too_rarely(StepIntervals(logged=logged, saved=saved, path="x"))
     assert why is None if words is None else why is not None and words in why
+
+
+def test_a_run_without_logs_is_reported() -> None:
+    assert "because no loss is logged" in str(too_rarely(StepIntervals(logged=None, saved=None, path="x", logs=False)))
 
 
 def test_preflight_and_launch_report_the_intervals_of_a_tree_without_a_config(

@@ -31,7 +31,15 @@ ONE_BY_ONE = MONITOR.replace("sink_mode: True", "sink_mode: False")
         ("hf.yaml", HF, (500, 500)),
         ("hf.yaml", f"{HF}logging_steps: 10\nsave_steps: 200\n", (10, 200)),
         ("hf.yaml", f"{HF}logging_steps: 0.1\n", None),
-        ("hf.yaml", f"{HF}logging_strategy: epoch\n", None),
+        ("hf.yaml", f"{HF}logging_steps: 0.01\nsave_steps: 0.1\nmax_steps: 1000\n", (10, 100)),
+        ("hf.yaml", f"{HF}logging_steps: 0.0011\nmax_steps: 1000\n", (2, 500)),
+        ("hf.yaml", f"{HF}logging_steps: '10'\nsave_steps: '200'\n", (10, 200)),
+        ("hf.yaml", f"{HF}logging_steps: '0.1'\nmax_steps: '50'\n", (5, 500)),
+        ("hf.yaml", f"{HF}logging_steps: many\n", None),
+        ("hf.yaml", f"{HF}logging_steps: 2.5\n", None),
+        ("hf.yaml", f"{HF}logging_strategy: epoch\n", (None, 500)),
+        ("hf.yaml", f"{HF}logging_strategy: epoch\nsave_strategy: epoch\n", (None, None)),
+        ("hf.yaml", f"{HF}save_strategy: epoch\n", (500, None)),
         ("hf.yaml", f"{HF}save_strategy: 'no'\n", None),
         ("lightning.yaml", LIGHTNING, None),
         ("lightning.yaml", LIGHTNING.replace("every_n_train_steps: null", "every_n_train_steps: 100"), (50, 100)),
@@ -47,12 +55,19 @@ ONE_BY_ONE = MONITOR.replace("sink_mode: True", "sink_mode: False")
     ],
 )
 def test_a_config_sets_the_intervals_or_the_trainer_s_defaults_apply(
-    name: str, text: str, expected: tuple[int, int] | None, copy_tree: CopyTree
+    name: str, text: str, expected: tuple[int | None, int | None] | None, copy_tree: CopyTree
 ) -> None:
     config = parse_config(text.encode(), path=name)
     tree = scan(TreeQuestion(path=str(copy_tree("layouts/hf_single"))))  # the config counts, not the tree
     found = trainer_named(config.trainer).intervals(config, tree.storage, tree.inventory.checkpoints[0])
     assert found == (expected and StepIntervals(logged=expected[0], saved=expected[1], path=name))
+
+
+def test_a_run_that_logs_no_loss_is_known(copy_tree: CopyTree) -> None:
+    config = parse_config(f"{HF}logging_strategy: 'no'\n".encode(), path="hf.yaml")
+    tree = scan(TreeQuestion(path=str(copy_tree("layouts/hf_single"))))
+    found = trainer_named(config.trainer).intervals(config, tree.storage, tree.inventory.checkpoints[0])
+    assert found == StepIntervals(logged=None, saved=None, path="hf.yaml", logs=False)
 
 
 @pytest.mark.parametrize(

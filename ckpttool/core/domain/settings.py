@@ -54,12 +54,14 @@ class Settings:
 class StepIntervals:
     """How often a training run logs and saves."""
 
-    logged: int
-    """Steps between two logged losses."""
-    saved: int
-    """Steps between two checkpoints."""
+    logged: int | None
+    """Steps between two logged losses; None if the loss is logged once per epoch, or never."""
+    saved: int | None
+    """Steps between two checkpoints; None if a checkpoint is saved once per epoch."""
     path: str
     """Path of the config or record that sets them."""
+    logs: bool = True
+    """Whether the run logs a loss at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
