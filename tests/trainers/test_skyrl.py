@@ -131,6 +131,13 @@ class TestWhatASaveIs:
         (tree / "global_step_16").symlink_to("gone")
         assert codes(reasons(plan(tree), "global_step_16")) >= {Code.UNREADABLE}
 
+    def test_nothing_is_missing_in_a_save_whose_folder_is_closed(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deny(monkeypatch, str(tree / NEWEST), errno.EACCES)
+        answer = plan(tree)
+        assert (chosen(answer), codes(reasons(answer, NEWEST))) == ((OLDER, 10), {Code.UNREADABLE})
+
     def test_a_copy_under_a_higher_number_is_not_newer(self, tree: Path) -> None:
         shutil.copytree(tree / OLDER, tree / "global_step_99")
         assert chosen(plan(tree)) == (NEWEST, 12)
@@ -285,6 +292,15 @@ class TestWhereTheDataGoOn:
         answer = plan(tree)
         assert (chosen(answer), goes_on(answer).effect) == ((NEWEST, 12), DataEffect.RESTARTS)
         assert Code.DATA_RESTARTS in codes(answer.findings)
+
+    @pytest.mark.parametrize("is_fine_tuned", [False, True])
+    def test_a_state_of_another_save_shows_no_position(self, tree: Path, is_fine_tuned: bool) -> None:
+        if is_fine_tuned:
+            fine_tuned(tree)
+        shutil.copyfile(tree / OLDER / "data.pt", tree / NEWEST / "data.pt")
+        data = goes_on(plan(tree))
+        assert (data.effect, data.exact_if) == (DataEffect.UNKNOWN, ())
+        assert "fit no length of an epoch" in (data.why or "")
 
     def test_a_state_that_shows_no_count_is_unknown(self, tree: Path) -> None:
         write_record(tree / NEWEST / "data.pt", {"_iterator_finished": False})

@@ -58,3 +58,14 @@ def epoch_length(counts: Mapping[int, int]) -> int | None:
         return None
     lengths = [batches // epochs for epochs in range(1, batches // least + 1) if batches % epochs == 0]
     return lengths[0] if len(lengths) == 1 else None
+
+
+def fits_no_epoch(counts: Mapping[int, int]) -> bool:
+    """Return whether no length of an epoch explains the counts of all saves.
+
+    Args:
+        counts: Number of batches that each save had read in its epoch, by its step.
+    """
+    whole_epochs = [step - count for step, count in counts.items()]
+    batches = math.gcd(*whole_epochs)
+    return min(whole_epochs, default=0) < 0 or 0 < batches < max(counts.values(), default=0)

@@ -23,7 +23,7 @@ from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.verl import DATA
-from ckpttool.trainers.verl.loader import batches_in, epoch_length, processes_in, samples_in
+from ckpttool.trainers.verl.loader import batches_in, epoch_length, fits_no_epoch, processes_in, samples_in
 from ckpttool.trainers.verl.skyrl import ASYNC_STATE, SFT, STATE, TRAINER
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _NO_STATE = "the save has no data.pt, so the loader starts with the first batch 
 _UNREADABLE = "data.pt does not show how many batches were read"
 _OTHER_BATCHES = "data.pt counts batches of the old size, and ckpttool does not know how SkyRL continues with another"
 _FILTERED = "steps of dynamic sampling take several batches, and ckpttool does not know how SkyRL continues with them"
+_NO_EPOCH = "the counts in data.pt fit no length of an epoch: one is of another save, or the data was restarted"
 _OTHER_ORDER = "without loader processes, only the current epoch keeps its order"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, from which SkyRL skips the whole next epoch"
 _AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there SkyRL skips the whole next epoch"
@@ -89,10 +90,13 @@ def _with_same_sizes(resume: Resume, position: GoesOn, size: int | None, process
     if not processes:
         exact = replace(position, effect=DataEffect.REORDERS, why=_OTHER_ORDER)
     if dict(checkpoint.facts).get(SFT):
-        return exact
+        return replace(position, why=_NO_EPOCH) if fits_no_epoch(_counts(resume, checkpoint)) else exact
     if _is_filtered(resume, checkpoint):
         return replace(position, why=_FILTERED)
-    length = _epoch_length(resume, checkpoint)
+    counts = _counts(resume, checkpoint)
+    if fits_no_epoch(counts):
+        return replace(position, why=_NO_EPOCH)
+    length = epoch_length(counts)
     if length is None:
         within = (f"an epoch has more than {counted(batches, 'batch', 'batches')}", *conditions)
         return replace(position, why=_MAY_BE_LAST, exact_if=within if processes else ())
@@ -108,13 +112,13 @@ def _is_filtered(resume: Resume, checkpoint: Checkpoint) -> bool:
     return text_at(record, "config", "trainer", "algorithm", "dynamic_sampling", "type") is not None
 
 
-def _epoch_length(resume: Resume, checkpoint: Checkpoint) -> int | None:
-    """Return the number of batches per epoch; None if the saves do not determine it."""
+def _counts(resume: Resume, checkpoint: Checkpoint) -> dict[int, int]:
+    """Return the number of batches that each save had read in its epoch, by its step."""
     others = [save for save in resume.inventory.checkpoints if save.name != checkpoint.name][-_MOST_SAVES:]
     saves = [save for save in (*others, checkpoint) if save.step is not None]
     counts = map_waiting(lambda save: batches_in(first_value(resume.storage, [f"{save.name}/{DATA}"])), saves)
     pairs = zip(saves, counts, strict=True)
-    return epoch_length({save.step or 0: count for save, count in pairs if count is not None})
+    return {save.step or 0: count for save, count in pairs if count is not None}
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:

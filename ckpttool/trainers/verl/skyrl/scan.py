@@ -50,6 +50,8 @@ class _Save:
     """Step in the record; None if there is no readable record."""
     is_fine_tuning: bool
     findings: tuple[Finding, ...]
+    is_unlisted: bool = False
+    """Whether the folder cannot be listed, so that its contents are unknown."""
 
     def has(self, name: str) -> bool:
         """Return whether the save has a file of the driver."""
@@ -82,9 +84,15 @@ def _scan_save(storage: Storage, name: str, *, options: ScanOptions) -> _Save:
     try:
         entries = {entry.name: entry.kind for entry in storage.entries(name)}
     except OSError as error:
-        findings = (unreadable(name, error),)
         return _Save(
-            name=name, roles=(), states=(), is_by_megatron=False, step=None, is_fine_tuning=False, findings=findings
+            name=name,
+            roles=(),
+            states=(),
+            is_by_megatron=False,
+            step=None,
+            is_fine_tuning=False,
+            findings=(unreadable(name, error),),
+            is_unlisted=True,
         )
     roles = [role for role in sorted(entries) if is_role(storage, name, role, entries[role], ROLES)]
     own_files = [own_file for own_file in (ASYNC_STATE, DATA, STATE) if own_file in entries]
@@ -117,6 +125,8 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
     commit = CommitState.UNRECORDED
     if STATE in states:
         commit = CommitState.COMMITTED if save.has(STATE) else CommitState.UNCOMMITTED
+    if save.is_unlisted:
+        commit = CommitState.UNKNOWN
     has_optimizer = any("optim" in role.kinds for role in save.roles)
     return Checkpoint(
         name=save.name,
@@ -143,13 +153,13 @@ def _step(save: _Save, named: Step | None) -> tuple[Step | None, StepSource]:
 
 
 def _expected(save: _Save, states: Iterable[str]) -> tuple[str, ...]:
-    """Return the files that a save must have; none, and so an unknown answer, if its policy is not read here.
+    """Return the files that a save must have; none, and so an unknown answer, if they cannot be read here.
 
     Args:
         save: The save.
         states: The driver's files that any save has.
     """
-    if save.is_by_megatron:
+    if save.is_by_megatron or save.is_unlisted:
         return ()
     of_ranks = (
         f"{role.path}/{kind}_world_size_{role.world}_rank_{rank}.pt"
@@ -163,7 +173,9 @@ def _expected(save: _Save, states: Iterable[str]) -> tuple[str, ...]:
 
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
-    """Report models that the save lacks, and a missing state of its data loader."""
+    """Report models that the save lacks, and a missing state of its data loader; none if it cannot be listed."""
+    if save.is_unlisted:
+        return
     with_files = {role.name for role in save.roles if role.kinds}
     if POLICY not in with_files and not save.is_by_megatron and not any(role.findings for role in save.roles):
         message = "the policy has no file of a rank, and SkyRL loads no save without it"
