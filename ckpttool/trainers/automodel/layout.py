@@ -67,10 +67,15 @@ class AutoModelLayout(Untracked):
         )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Read records of slices that are too large for a scan."""
+        """Read records of slices that are too large for a scan, and the headers of the weights."""
+        from ckpttool.trainers.automodel.weights import incomplete_weights
         from ckpttool.trainers.torch_dcp.store import read_store_closely
 
-        return read_store_closely(storage, checkpoint, *(f"{checkpoint.name}/{part}" for part in (MODEL, OPTIMIZER)))
+        folders = (f"{checkpoint.name}/{part}" for part in (MODEL, OPTIMIZER))
+        checkpoint = read_store_closely(storage, checkpoint, *folders)
+        if checkpoint.commit is not CommitState.COMMITTED:
+            return checkpoint
+        return replace(checkpoint, findings=(*checkpoint.findings, *incomplete_weights(storage, checkpoint)))
 
     def is_unfinished(self, name: str) -> bool:
         """Return whether this is the temporary name of a save or of a link."""
@@ -159,7 +164,7 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
         findings.append(listed_damage(Code.SHARD_MISSING, "is missing: AutoModel stops with a FileNotFoundError", path))
     else:
         values = first_value(storage, (path,))
-        if count_at(values, "step") is None:
+        if count_at(values, "step") is None and not _is_closed(storage, path):
             remedy = "resume from another checkpoint"
             findings.append(damage(Code.METADATA_INCOMPLETE, "does not show the step", path=path, remedy=remedy))
     ranks = {shard.rank for shard in store.shards if shard.rank is not None}
@@ -173,6 +178,15 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
         topology=Topology(world_size=world if ranks else None, shared=not ranks, confirmed=False),
         findings=tuple(findings),
     )
+
+
+def _is_closed(storage: Storage, path: str) -> bool:
+    """Return whether a file cannot be read from here, which its own check reports."""
+    try:
+        with storage.open(path):
+            return False
+    except OSError:
+        return True
 
 
 def _ranks_at_least(store: DcpStore, ranks: set[Rank]) -> int:
@@ -210,10 +224,14 @@ def _with_peers(saves: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         world = save.topology.world_size
         counts.setdefault(world, Counter()).update(_unrecorded(save))
         totals[world] += 1
+    with_ranks = any(save.topology.world_size is not None for save in complete)
     for save in saves:
         world = save.topology.world_size
         if save not in complete:
             yield save
+            continue
+        if world is None and with_ranks:
+            yield replace(save, findings=(*save.findings, _lacks(save.name, RANDOM)))
             continue
         usual = {name for name, count in counts[world].items() if 2 * count > totals[world]}
         lacking = [_lacks(save.name, name) for name in sorted(usual - _unrecorded(save))]

@@ -14,7 +14,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.types import DataQuestion, ResumeQuestion
-from tests.support.answers import chosen, codes, goes_on, named, plan, scanned, simulated
+from tests.support.answers import chosen, codes, goes_on, named, plan, refusal, scanned, simulated, why_not
 from tests.support.shard_writers import torch_file
 from tests.support.trainer_trees import LAYOUTS, healthy
 
@@ -63,6 +63,26 @@ class TestWhatASaveTells:
         (tree / NEWEST / "step_scheduler.pt").write_bytes(torch_file({"epoch": 1}))
         assert Code.METADATA_INCOMPLETE in codes(blocking(named(scanned(tree), NEWEST).findings))
         assert chosen(plan(tree)) == (BEFORE, 10)
+
+    def test_counters_that_cannot_be_read_are_not_damaged(self, tree: Path) -> None:
+        counters = tree / NEWEST / "step_scheduler.pt"
+        counters.unlink()
+        counters.symlink_to("gone")
+        assert codes(blocking(named(scanned(tree), NEWEST).findings)) == {Code.UNREADABLE}
+
+    def test_the_optimizer_shows_that_a_rank_s_weights_are_missing_in_all_saves(self, tree: Path) -> None:
+        assert chosen(plan(tree)) == (NEWEST, 12)
+        for save in (NEWEST, BEFORE, OLDEST):
+            (tree / save / "model/shard-00002-model-00001-of-00001.safetensors").unlink()
+        told = why_not(refusal(tree))
+        assert told == [(save, {Code.ENTRIES_MISSING}) for save in (NEWEST, BEFORE, OLDEST)]
+
+    def test_a_save_without_any_random_number_state_is_passed_over_if_others_have_them(self, tree: Path) -> None:
+        shutil.rmtree(tree / NEWEST / "rng")
+        assert chosen(plan(tree)) == (BEFORE, 10)
+        for save in (BEFORE, OLDEST):
+            shutil.rmtree(tree / save / "rng")
+        assert chosen(plan(tree)) == (NEWEST, 12)
 
 
 class TestItsOwnChoice:
