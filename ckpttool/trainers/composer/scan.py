@@ -156,7 +156,7 @@ def _checkpoint(file: _File, several: frozenset[str]) -> Checkpoint:
     step = number if record.step is None else Step(record.step)
     source = StepSource.NAME if record.step is None else StepSource.CONTENT
     findings = file.findings
-    if record.content is Content.UNKNOWN and not findings:
+    if file.is_archive and record.content is Content.UNKNOWN and not findings:
         findings = (_not_a_save(file.name),)
     if file.name.partition("-rank")[0] in several:
         findings = (*findings, _several_ranks(file.name))
