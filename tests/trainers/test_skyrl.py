@@ -249,7 +249,7 @@ class TestWhatItTakesByItself:
 
     def test_not_with_other_ranks(self, tree: Path) -> None:
         said = cli("resolve", str(tree), "--simulate", "own", "--world-size", "4")
-        assert "4 ranks look for files that 2 ranks did not write" in " ".join(said.output.split())
+        assert "with --world-size 4, no rank finds the files that 2 ranks wrote" in " ".join(said.output.split())
 
 
 class TestWhereTheDataGoOn:

@@ -17,6 +17,7 @@ from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.units import counted
 from ckpttool.core.storage.base import Kind, is_there
 from ckpttool.trainers.automodel import LATEST, LOADERS, MARK, TRAINER
 from ckpttool.trainers.base import Effects, Resume
@@ -122,6 +123,12 @@ def _outcome(start: OwnStart, name: str, because: str) -> Choice | ChoiceUnknown
     against = [finding for finding in findings if finding.code is not Code.STEP_DISAGREES]
     if against:
         return choice_with(against, save, because)
+    world = save.topology.world_size
+    if world is not None and start.world_size is not None and start.world_size > world:
+        why = (
+            f"{counted(start.world_size, 'rank')} look for random-number states, and {counted(world, 'rank')} wrote one"
+        )
+        return name, Outcome.STOPS, f"{because}, and then it stops: {why}"
     if save.commit is CommitState.UNCOMMITTED:
         return name, Outcome.STOPS, f"{because}, and then it stops: the save is not complete"
     return name, Outcome.LOADS, because

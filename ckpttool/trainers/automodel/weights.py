@@ -49,10 +49,8 @@ def incomplete_weights(storage: Storage, checkpoint: Checkpoint) -> Iterator[Fin
     lacking = [name for name in sorted(parameters.keys() & saved.keys()) if saved[name] < parameters[name]]
     if lacking:
         first = lacking[0]
-        message = (
-            f"its files have {saved[first]} of {parameters[first]} elements of {quoted(first)}, so the file of a rank "
-            f"is missing; the same holds for {counted(len(lacking) - 1, 'other tensor')}"
-        )
+        example = f"{quoted(first)} has {saved[first]} of {parameters[first]} elements"
+        message = f"the file of a rank is missing: {counted(len(lacking), 'tensor')} of the model incomplete; {example}"
         yield listed_damage(Code.ENTRIES_MISSING, message, f"{checkpoint.name}/{MODEL}")
 
 

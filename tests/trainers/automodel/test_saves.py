@@ -91,6 +91,10 @@ class TestItsOwnChoice:
         shutil.copytree(tree / NEWEST, tree / "LATEST")
         assert simulated(tree).outcome is Outcome.UNKNOWN
 
+    @pytest.mark.parametrize(("world", "outcome"), [(1, Outcome.LOADS), (2, Outcome.LOADS), (4, Outcome.STOPS)])
+    def test_more_ranks_than_have_saved_stop_it(self, world: int, outcome: Outcome, tree: Path) -> None:
+        assert simulated(tree, world=world).outcome is outcome
+
     def test_a_text_that_names_nothing_here_is_passed_over(self, tree: Path) -> None:
         (tree / "LATEST").unlink()
         (tree / "LATEST.txt").write_text("epoch_9_step_99")

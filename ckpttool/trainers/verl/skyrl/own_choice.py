@@ -64,7 +64,7 @@ def _loaded(start: OwnStart, save: Checkpoint) -> Choice:
     if against:
         return choice_with(against, save, "the tracker names it")
     if start.world_size not in {None, world}:
-        why = f"{start.world_size} ranks look for files that {world} ranks did not write"
+        why = f"with --world-size {start.world_size}, no rank finds the files that {world} ranks wrote"
         return save.name, Outcome.STOPS, f"the tracker names it, and then it stops: {why}"
     return save.name, Outcome.LOADS, f"the tracker names it{_without(start, save)}"
 
