@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.deepspeed import TRAINER
 from ckpttool.trainers.deepspeed_tags.weights import tag_weights
 
 if TYPE_CHECKING:
@@ -20,4 +19,4 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
         NotExportableError: The weights cannot be exported.
         OSError: The disk could not be read.
     """
-    return tag_weights(storage, checkpoint.name, request, title=TRAINER.title)
+    return tag_weights(storage, checkpoint.name, request, names_of="module names of the training script's model")

@@ -27,6 +27,7 @@ from ckpttool.trainers.deepspeed_tags import StatesFile, parse
 from ckpttool.trainers.export_findings import incomplete, needs_model, not_in_output, not_understood, unproven
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.weights import WeightsRequest
     from ckpttool.core.storage.base import Storage
 
@@ -40,6 +41,8 @@ _RESTORE = "restore the file from a copy, or export another checkpoint"
 _ONE_SAVE = "restore the files of one save from a copy, or export another checkpoint"
 _NO_COPY = "ZeRO 3 saves no 16-bit copy of the weights, so the FP32 master weights are exported"
 _COPY = "--16bit exports the complete 16-bit weights in the model file"
+_MOST_STEP_BYTES = 8
+"""Maximum size of a record that has only a number of steps."""
 _FLOATS = frozenset({DType.F64, DType.F32, DType.BF16, DType.F16, DType.F8_E4M3, DType.F8_E5M2})
 
 _Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -72,14 +75,21 @@ class _Flat:
             index += 1
 
 
-def tag_weights(storage: Storage, folder: str, request: WeightsRequest, *, title: str, drops: str = "") -> Weights:
+def tags_in(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the folders of a save's tags, by their own names; empty if it was not written with DeepSpeed."""
+    parted = (shard.path.rpartition("/") for shard in checkpoint.shards)
+    folders = sorted({folder for folder, _, name in parted if parse(name) is not None})
+    return {folder.rpartition("/")[2]: folder for folder in folders}
+
+
+def tag_weights(storage: Storage, folder: str, request: WeightsRequest, *, names_of: str, drops: str = "") -> Weights:
     """Return the weights in a tag.
 
     Args:
         storage: The tree.
         folder: Path of the tag's folder.
         request: The user's choice of weights.
-        title: Title of the trainer whose module names the parameters have.
+        names_of: Origin of the parameters' names.
         drops: Prefix of parameter names that the trainer's own converter removes.
 
     Raises:
@@ -99,8 +109,8 @@ def tag_weights(storage: Storage, folder: str, request: WeightsRequest, *, title
         )
     return Weights(
         targets=targets,
-        names_of=f"module names of {title}",
-        is_loadable=False,
+        names_of=names_of,
+        is_loadable=None,
         tied={alias.removeprefix(drops): name.removeprefix(drops) for alias, name in tied.items()} or None,
         left_out=(LeftOut(kind="entries without elements", names=absent),) if absent else (),
         records=tuple(record for file in (*tag.models, *tag.optimizers) for record in file.records),
@@ -162,6 +172,9 @@ class _Tag:
             for file in self.models[1:]:
                 if value_at(file.tree, key) != value_at(self._values, key):
                     raise unproven(f"`{key}` differs between this file and rank 0's.", path=file.path, remedy=_ONE_SAVE)
+        if len({_steps_of(file) for file in self.optimizers} - {None}) > 1:
+            message = "The optimizer states of the ranks have made different numbers of steps."
+            raise unproven(message, path=self.folder, remedy=_ONE_SAVE)
         if not self.stage:
             return
         world = len(self.optimizers)
@@ -381,6 +394,24 @@ def _read(storage: Storage, path: str) -> Archive:
         archive = read_archive(source, path)
     archive.check_name(lambda name: parse(name) is not None)
     return archive
+
+
+def _steps_of(file: Archive) -> object:
+    """Return the number of steps of an optimizer state, or the checksum of the record that has it; None if unknown.
+
+    A save that replaces another under the same name, and is killed, leaves files of both.
+    """
+    for key in ("base_optimizer_state", _STATE):
+        state = value_at(file.tree, _STATE, key)
+        states = value_at(state, "state")
+        first = next(iter(states.values()), None) if isinstance(states, dict) else None
+        for steps in (value_at(first, "step"), value_at(state, "param_groups", 0, "step")):
+            record = file.storages.get(steps.storage.key) if isinstance(steps, Tensor) else None
+            if record is not None and record.length <= _MOST_STEP_BYTES:
+                return record.crc32
+            if type(steps) is int:
+                return steps
+    return None
 
 
 def _stage_of(value: object) -> int | None:

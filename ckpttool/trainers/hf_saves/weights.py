@@ -2,12 +2,14 @@
 
 Source:
     `Trainer._save` of transformers 5.17 and `save_accelerator_state` of Accelerate 1.15: a complete model is in
-    `model*.safetensors` or `pytorch_model*.bin`, an adapter in `adapter_model.*`.
+    `model*.safetensors` or `pytorch_model*.bin`, an adapter in `adapter_model.*`. With DeepSpeed, its
+    tag has the FP32 weights, and a complete model in the same save is a 16-bit copy.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Finding
@@ -17,6 +19,7 @@ from ckpttool.core.domain.weights import LeftOut, Weights, WeightsRequest
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.companions import companions_in
 from ckpttool.trainers.common.whole_files import whole_targets
+from ckpttool.trainers.deepspeed_tags.weights import tag_weights, tags_in
 from ckpttool.trainers.export_findings import ambiguous_part, not_in_output, not_understood
 from ckpttool.trainers.torch_dcp.weights import Names, dcp_weights
 
@@ -47,6 +50,12 @@ def _weights(
         match = _PARTS.fullmatch(shard.path.rpartition("/")[2])
         if match is not None and shard.role is ShardRole.MODEL:
             by_model.setdefault(match[1], []).append(shard.path)
+    tags = tags_in(checkpoint)
+    if tags and "adapter_model" not in by_model and not (request.is_16bit and by_model):
+        folder = tags[_chosen(tags, request.part)]
+        masters = tag_weights(storage, folder, request, names_of=names_of)
+        companions = companions_in(storage, folder.rpartition("/")[0])
+        return replace(masters, is_loadable=is_loadable, companions=companions)
     model = _chosen(by_model, request.part)
     paths = sorted(by_model[model])
     targets, tied, records = whole_targets(storage, paths)
@@ -75,14 +84,14 @@ def _fsdp_folders(checkpoint: Checkpoint) -> dict[str, list[str]]:
     return {match[0]: [folder] for folder in sorted(folders) if (match := _FSDP.search(folder))}
 
 
-def _chosen(models: dict[str, list[str]], part: str | None) -> str:
+def _chosen(models: Iterable[str], part: str | None) -> str:
     """Return the name of the model to export."""
-    if not models:
+    names = sorted(models)
+    if not names:
         message = "The save has no file with a complete model, such as model.safetensors or pytorch_model.bin."
         raise not_understood(message, remedy="export with the trainer's own converter")
-    names = sorted(models)
     if part is None and len(names) == 1:
         return names[0]
-    if part in models:
+    if part in names:
         return part
     raise ambiguous_part(f"The save has the models {', '.join(names)}.", remedy=f"add --part {names[0]}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.weights import LeftOut, Weights
 from ckpttool.core.formats.torch.pickle_objects import Made, Tensor
 from ckpttool.trainers.common.archives import read_archive
+from ckpttool.trainers.common.companions import companions_in
 from ckpttool.trainers.common.distributed_tensors import merged
 from ckpttool.trainers.export_findings import ambiguous_part, incomplete, unproven
 from ckpttool.trainers.verl import STATES
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _RESTORE = "restore the missing files from a copy, or export another checkpoint"
 _ONE_SIZE = "move the files of the other number of ranks out of the folder"
+_ADAPTED = "base_model.model."
+"""Prefix of all names in a model to which PEFT added an adapter."""
 _HUGGINGFACE = "huggingface"
 """Folder in which the model's config and tokenizer are saved, next to the files of the ranks."""
 
@@ -54,12 +57,14 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
         raise incomplete(message, path=folder, remedy=_RESTORE)
     archives = [_read(storage, f"{folder}/model_world_size_{world}_rank_{rank}.pt") for rank in range(world)]
     others = _others(archives[0])
+    targets = merged(archives)
     return Weights(
-        targets=merged(archives),
-        names_of="module names of the model in transformers",
-        is_loadable=True,
+        targets=targets,
+        names_of="names of the Hugging Face model",
+        is_loadable=not any(target.name.startswith(_ADAPTED) for target in targets),
         left_out=(LeftOut(kind="entries that are not tensors", names=others),) if others else (),
         records=tuple(record for archive in archives for record in archive.records),
+        companions=companions_in(storage, f"{folder}/{_HUGGINGFACE}"),
     )
 
 

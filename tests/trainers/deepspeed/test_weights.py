@@ -83,7 +83,7 @@ def test_lightning_drops_the_prefix_of_older_versions() -> None:
     root = EXPORTS / save / "tree"
     request = WeightsRequest(layout="lightning")
     folder = "epoch=0-step=2.ckpt/checkpoint"
-    weights = tag_weights(open_storage(str(root)), folder, request, title="Lightning", drops="model.")
+    weights = tag_weights(open_storage(str(root)), folder, request, names_of="names", drops="model.")
     assert {f"model.{name}" if name != "mean" else name for name in assembled(root, weights)} == truth(save).keys()
 
 
@@ -221,6 +221,37 @@ def test_files_of_two_saves_are_refused(copied: Callable[[str], Path]) -> None:
     root = copied("zero3_fp32_2ranks")
     rewrite(of_rank(root, 1, "model"), lambda values: values.update(global_steps=4))
     assert "`global_steps` differs" in str(refusal(root))
+
+
+def later(values: Any) -> None:  # noqa: ANN401  what DeepSpeed pickled
+    state = values["optimizer_state_dict"]
+    inner = state.get("base_optimizer_state", state.get("optimizer_state_dict"))
+    for own in inner["state"].values():
+        own["step"] = own["step"] + 1
+
+
+def counting(values: Any) -> None:  # noqa: ANN401  what DeepSpeed's own optimizers pickle
+    state = values["optimizer_state_dict"]
+    inner = state.get("base_optimizer_state", state.get("optimizer_state_dict"))
+    for own in inner["state"].values():
+        del own["step"]
+    inner["param_groups"][0]["step"] = 3
+
+
+def resumed(values: Any) -> None:  # noqa: ANN401  what DeepSpeed's own optimizers pickle
+    state = values["optimizer_state_dict"]
+    state.get("base_optimizer_state", state.get("optimizer_state_dict"))["param_groups"][0]["step"] = 4
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_optimizer_states_of_two_saves_are_refused(copied: Callable[[str], Path], save: str) -> None:
+    root = copied(save)
+    rewrite(of_rank(root, 1, "optim"), later)
+    assert "different numbers of steps" in str(refusal(root))
+    every(root, "optim", counting)
+    assert found(root).targets
+    rewrite(of_rank(root, 0, "optim"), resumed)
+    assert "different numbers of steps" in str(refusal(root))
 
 
 @pytest.mark.sample(1)
