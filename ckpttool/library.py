@@ -361,6 +361,7 @@ def export(
     half: bool = False,
     replicated: bool = False,
     unstack: bool = False,
+    keep_tied: bool = False,
     max_shard: str | None = None,
     dtype: Literal["stored", "bf16", "fp32"] = "stored",
     config_from: StrPath | None = None,
@@ -384,6 +385,7 @@ def export(
         half: Export the 16-bit weights instead of the FP32 master weights, if the save has both.
         replicated: State that every rank has all weights (pure data parallelism), if the save does not record it.
         unstack: Write each layer as a tensor of its own if the save stacks layers.
+        keep_tied: Write shared weights under each of their names, instead of once.
         max_shard: Maximum size of the weights per file.
         dtype: Element type of floating-point weights; FP8 and integers are unchanged.
         config_from: Folder of the base model, to copy config.json and the tokenizer if the save lacks them.

@@ -85,6 +85,9 @@ class ExportQuestion:
     is_unstacked: Annotated[
         bool, Option("--unstack", "Write each layer as a tensor of its own if the save stacks layers.", _FORM)
     ] = False
+    keeps_tied: Annotated[
+        bool, Option("--keep-tied", "Write shared weights under each of their names, instead of once.", _FORM)
+    ] = False
     max_shard: Annotated[
         int,
         Option(

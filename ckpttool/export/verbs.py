@@ -97,6 +97,8 @@ def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Findin
     """
     storage = side.tree.storage
     weights = _weights(side, question)
+    if question.keeps_tied:
+        weights = _with_tied(weights)
     targets = _with_dtype(covered(weights.targets), question.dtype)
     plans = planned(targets, stem=weights.stem, most=question.max_shard)
     copies = _copies(storage, weights, question.config_from)
@@ -153,6 +155,13 @@ def _weights(side: Side, question: ExportQuestion) -> Weights:
             "The save has no weights that ckpttool recognizes.", remedy="export with the trainer's converter"
         )
     return weights
+
+
+def _with_tied(weights: Weights) -> Weights:
+    """Add the further names of shared weights."""
+    by_name = {target.name: target for target in weights.targets}
+    copies = (replace(by_name[name], name=alias) for alias, name in (weights.tied or {}).items())
+    return replace(weights, targets=(*weights.targets, *copies), tied=None)
 
 
 def _with_dtype(targets: tuple[Target, ...], requested: ExportedType) -> tuple[Target, ...]:

@@ -48,6 +48,11 @@ def test_the_output_is_that_of_zero_to_fp32(save: str, tmp_path: Path) -> None:
     assert mine.keys() - real.keys() <= {"frozen.weight", "frozen.bias"}
 
 
+@pytest.mark.parametrize("save", [save for save in SAVES if not save.startswith("zero1")])
+def test_with_all_names_of_shared_weights_nothing_differs(save: str, tmp_path: Path) -> None:
+    assert export(EXPORTS / save / "tree", tmp_path / "out", "--keep-tied") == (0, truth(save))
+
+
 @pytest.fixture
 def with_trainer(copy_tree: Callable[[str], Path]) -> Path:
     """A save of Hugging Face's Trainer with a 16-bit model beside DeepSpeed's tag."""
