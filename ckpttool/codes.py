@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.fp8.findings import Fp8Code
     from ckpttool.guard.findings import GuardCode
     from ckpttool.health.findings import HealthCode
+    from ckpttool.marks.findings import MarkCode
     from ckpttool.nodes.findings import NodesCode
     from ckpttool.postflight.findings import PostflightCode
     from ckpttool.replicas.findings import ReplicasCode
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     class Code(
         core.Code, TrainersCode, ExportCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
         HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code,
-        PostflightCode, RetentionCode, WatchCode,
+        PostflightCode, RetentionCode, WatchCode, MarkCode,
     ):  # fmt: skip
         """Every kind of finding. Codes may be added but are never renamed, so scripts can rely on them."""
 

@@ -14,5 +14,6 @@ FEATURES = (
     "postflight",
     "report",
     "watch",
+    "marks",
 )
 """Names of the features. Each defines `FEATURE`, its extensions of the core, in its `__init__.py`."""

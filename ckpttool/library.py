@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ckpttool.health.model.questions import HealthQuestion, ReplayQuestion
     from ckpttool.health.verbs.replay import Logs
     from ckpttool.inspect.model import Difference
+    from ckpttool.marks.model import MarkQuestion, Marks
     from ckpttool.nodes.model import PartQuestion, PartWritten
     from ckpttool.postflight.model.answers import Postflight
     from ckpttool.postflight.model.questions import PostflightQuestion
@@ -110,6 +111,7 @@ __all__ = [
     "launch",
     "lint_config",
     "list_nan",
+    "mark",
     "on_ray",
     "part",
     "parts_of_nodes",
@@ -643,6 +645,7 @@ def launch(
     strict: bool = False,
     allow: str | Sequence[str] | None = None,
     load_checkpoint: StrPath | None = None,
+    after_failed_starts: int | None = None,
     dry_run: bool = False,
     config: StrPath | None = None,
     output: StrPath | None = None,
@@ -726,6 +729,7 @@ def launch(
     strict: bool = False,
     allow: str | Sequence[str] | None = None,
     load_checkpoint: StrPath | None = None,
+    after_failed_starts: int | None = None,
     dry_run: bool = False,
     config: StrPath | None = None,
     output: StrPath | None = None,
@@ -791,6 +795,8 @@ def launch(
         strict: Write nothing and exit with 10 if a newer checkpoint was skipped.
         allow: Accept findings with this code; repeatable.
         load_checkpoint: Path of the local copy, if the tree is in an object store.
+        after_failed_starts: Count this launch as a start. After N starts without a newer save, mark their checkpoint as
+            bad.
         dry_run: Show the result without writing anything.
         config: Training config to start from; it is not changed.
         output: Path of the launch config to write.
@@ -1266,6 +1272,65 @@ def seal(
         NotDurableError: A manifest is in place, but the disk did not confirm it.
     """
     return _answer("seal", locals())
+
+
+def mark(
+    name: Where = None,
+    path: StrPath | None = None,
+    question: MarkQuestion | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    bad: str | None = None,
+    good: bool = False,
+    reason: str | None = None,
+    clear: bool = False,
+    after_failed_starts: int | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    dry_run: bool = False,
+    **unknown: NoReturn,
+) -> Marks:
+    """Mark a save as bad or good, remove its mark, or list the marks of a tree.
+
+    Args:
+        name: Name of the checkpoint to mark. Without NAME, lists the marks of DIR. Or `TreeQuestion`.
+        path: Checkpoint folder, output folder, one rank's folder, or one shard.
+        question: The save and its mark, or the number of failed starts; without these, the marks are listed.
+        layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
+            orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
+            automodel, torch-dcp, torch-files, loose-file.
+        world_size: World size of the run, if the folders do not show it.
+        sink_size: Batches per data sink, or steps per epoch without data sinking.
+        health_file: Path of health_ckpts.json. Default: the file in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines that wrote the parts. Default: 60s.
+        bad: Mark NAME as bad: no command chooses it, and prune does not count it as good.
+        good: Mark NAME as healthy, also if the trainer recorded it as unhealthy.
+        reason: Reason for --good or --clear.
+        clear: Remove the mark of NAME.
+        after_failed_starts: Mark the checkpoint from which the last N starts in the logs ended before the next save as
+            bad.
+        log: Training log; repeatable. Default: the logs in the parent folders of DIR.
+        columns: CSV columns, JSON fields or TensorBoard tags to read: step=iter,loss=train/loss.
+        dry_run: Show the result without writing anything.
+
+    Raises:
+        UsageError: No save has that name, or the request names no save.
+        NothingToResumeError: The tree has no checkpoint.
+        UnsafeError: The tree is neither a folder of this machine nor in an object store, or a
+            link leaves the tree.
+        LockedError: Another process marks saves of this tree.
+        WriteFailedError: Nothing was changed.
+        IncompleteError: A file of the save cannot be read, the marks cannot be listed, or a log cannot be read to its
+            end.
+        NotDurableError: The mark is in place, but the disk did not confirm it.
+    """
+    return _answer("mark", locals())
 
 
 def heal(

@@ -166,6 +166,12 @@ if TYPE_CHECKING:
     from ckpttool.inspect.model import Movement as Movement
     from ckpttool.inspect.model import ScalarChange as ScalarChange
     from ckpttool.inspect.model import TensorChange as TensorChange
+    from ckpttool.marks.model import Mark as Mark
+    from ckpttool.marks.model import MarkedSave as MarkedSave
+    from ckpttool.marks.model import MarkKind as MarkKind
+    from ckpttool.marks.model import MarkQuestion as MarkQuestion
+    from ckpttool.marks.model import Marks as Marks
+    from ckpttool.marks.model import MarkState as MarkState
     from ckpttool.nodes.model import PartQuestion as PartQuestion
     from ckpttool.nodes.model import PartWritten as PartWritten
     from ckpttool.nodes.model import Split as Split
@@ -242,6 +248,7 @@ _PLACES = {
     "ckpttool.health.policies.skip": "SkipPolicy",
     "ckpttool.health.policies.zclip": "ZClipPolicy",
     "ckpttool.inspect.model": "Difference Group Movement ScalarChange TensorChange",
+    "ckpttool.marks.model": "Mark MarkKind MarkQuestion MarkState MarkedSave Marks",
     "ckpttool.nodes.model": "PartQuestion PartWritten Split",
     "ckpttool.postflight.model.answers": "Postflight",
     "ckpttool.postflight.model.questions": "PostflightQuestion",

@@ -55,6 +55,7 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb("report.verbs:report", "core.domain.plan:Resolution", alone=True, without=frozenset({"dry_run"})),
     "lint_config": Verb("core.verbs.configs:lint_config", without=frozenset({"diff", "dry_run"})),
     "seal": Verb("core.verbs.sealing:seal", "core.domain.manifest:Sealed", without=frozenset({"dry_run"})),
+    "mark": Verb("marks.verbs:mark"),
     "heal": Verb("replicas.verbs:heal"),
     "prune": Verb("retention.verbs:prune"),
     "repair_meta": Verb("retention.verbs_repair:repair_meta"),

@@ -48,6 +48,7 @@ MORE = {
     "diff": Place("inspect.commands_diff", "Compare two shards or checkpoints, down to their values."),
     "export": Place("export.commands", "Write the weights of a checkpoint as safetensors, without torch."),
     "lint": Place("cli.lint", "Check configs for mistakes that trainers report late, or never."),
+    "mark": Place("marks.commands", "Mark a checkpoint as bad or good for resolve, launch and prune."),
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
     "log": Place("health.commands_log", "Replay a policy on a training log, or compute thresholds from it."),
     "guard": Place("guard.commands", "Show what happened in a guarded run, and replay a NaN step."),

@@ -113,7 +113,9 @@ def plan(
     question, name = from_here(tree), one_name(checkpoint)
     with progress.watched(quiet=quiet):
         healing = verbs.heal(question, HealOrder(checkpoint=name, grace=grace))
-    records = verbs_repair.repair_meta(question, ResumeQuestion(name=name, ignore_health=True), grace=grace)
+    records = verbs_repair.repair_meta(
+        question, ResumeQuestion(name=name, ignore_health=True, skips_marked=True), grace=grace
+    )
     output.looking_at(healing.resolved_from, quiet=quiet)
     code = of_trees((healing.exit_code, records.exit_code))
     if fmt is Format.JSON:

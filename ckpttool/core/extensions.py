@@ -31,6 +31,10 @@ class Feature:
     """`"module:name"` of a function that opens a root as a `core.storage.base.Storage`, by the root's scheme."""
     log_evidence: str | None = None
     """`"module:name"` of a `core.verbs.resolving.ReadsLogs`; only the first feature with a reference is used."""
+    marks: str | None = None
+    """`"module:name"` of a `core.verbs.scanning.ReadsMarks`; only the first feature with a reference is used."""
+    starts: str | None = None
+    """`"module:name"` of a `core.verbs.launching.CountsStarts`; only the first feature with a reference is used."""
     copies: str | None = None
     """`"module:name"` of a `core.verify.copies.CopiesBegun`; only the first feature with a reference is used."""
     on_passed_over: str | None = None

@@ -72,6 +72,7 @@ class Row(str):
         "group",
         "headline",
         "is_elsewhere",
+        "leaves_open",
         "may_be_allowed",
         "meaning",
         "name",
@@ -103,6 +104,8 @@ class Row(str):
     """The verdict that such a finding requires; None for the verdict of its severity."""
     is_elsewhere: bool
     """Whether such a finding reports that other machines may have more files."""
+    leaves_open: bool
+    """Whether an unknown finding of this kind leaves a choice of `resolve` without an answer."""
     affects_start: bool
     """False if a rule about configs finds it, and it does not affect a start with a config that `launch` wrote."""
     remedy: str | None
@@ -130,6 +133,7 @@ class Row(str):
         taken_with: str | None = None,
         verdict: Literal["missing", "unstable", "unsupported"] | None = None,
         is_elsewhere: bool = False,
+        leaves_open: bool = False,
         affects_start: bool = True,
         remedy: str | None = None,
         group: Group,
@@ -148,6 +152,7 @@ class Row(str):
         row.taken_with = taken_with
         row.verdict = verdict
         row.is_elsewhere = is_elsewhere
+        row.leaves_open = leaves_open
         row.affects_start = affects_start
         row.remedy = remedy
         row.group = group
@@ -1349,6 +1354,49 @@ class Code(metaclass=Rows):
         to_do=(
             "An older, healthy checkpoint is chosen. To use this one anyway:",
             "    ckpttool resolve DIR --ignore-health",
+        ),
+    )
+
+    MARKED_BAD = Row(
+        "marked-bad",
+        weights=(NOTE, SUSPECT),
+        check="health",
+        taken_with="--ignore-health",
+        group="Records",
+        headline="A person or a supervisor marked this checkpoint as bad",
+        meaning=(
+            "ckpttool mark recorded that no run should resume from this checkpoint. Its files may be intact: scan and "
+            "verify only note the mark, and prune does not count the checkpoint as good."
+        ),
+        evidence=(
+            "The newest mark of the checkpoint, in .ckpttool/marks of the tree. It counts while the files are those "
+            "that were marked, by their sizes and times or, if the times differ, by samples of their content."
+        ),
+        to_do=(
+            "An older checkpoint is chosen. To remove the mark:",
+            "    ckpttool mark NAME DIR --clear",
+            "To choose the checkpoint once, in spite of the mark:",
+            "    ckpttool resolve DIR --checkpoint NAME --ignore-health",
+        ),
+    )
+
+    MARKED_GOOD = Row(
+        "marked-good",
+        weights=(NOTE,),
+        check="health",
+        group="Records",
+        headline="A person marked this checkpoint as healthy",
+        meaning=(
+            "The mark counts as a healthy record, also in place of an unhealthy record of the trainer. It does not "
+            "make damage intact, and the training log, if a threshold is given, still counts against the checkpoint."
+        ),
+        evidence=(
+            "The newest mark of the checkpoint, in .ckpttool/marks of the tree, while the files are those that were "
+            "marked."
+        ),
+        to_do=(
+            "Nothing, unless the mark is wrong. To remove it:",
+            "    ckpttool mark NAME DIR --clear",
         ),
     )
 

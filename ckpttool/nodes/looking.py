@@ -20,7 +20,7 @@ from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.core.errors import CkptToolError
-from ckpttool.core.records import BIRTH_FOLDER, HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SEALS_BESIDE, is_manifest
+from ckpttool.core.records import BIRTH_FOLDER, HEAL_JOURNAL, JOURNAL, MARKS, OWN_FOLDER, SEALS_BESIDE, is_manifest
 from ckpttool.core.records.journal import TRASH
 from ckpttool.core.records.manifest import MANIFEST_LIMIT
 from ckpttool.core.storage import open_storage
@@ -191,7 +191,8 @@ def _files(storage: Storage, root: str) -> Iterator[str]:
 def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
     """Return whether ckpttool or a trainer may read a small file as a record."""
     if path.startswith(f"{OWN_FOLDER}/"):
-        return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
+        folders = (f"{BIRTH_FOLDER}/", f"{MARKS}/")
+        return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(folders)
     return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
 
 

@@ -57,7 +57,7 @@ def repair_meta(
 
     Example: ckpttool repair pointer ./output/checkpoint
     """
-    choice = ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
+    choice = ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True, skips_marked=True)
     from ckpttool.retention import verbs_repair
 
     repair = verbs_repair.repair_meta(from_here(tree, config=config), choice, grace=grace, apply=apply)

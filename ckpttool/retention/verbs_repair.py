@@ -25,7 +25,7 @@ from ckpttool.core.verbs.scanning import Tree, Where, looking_at, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.write.files import sweep
 
-_WHATEVER_ITS_HEALTH = ResumeQuestion(ignore_health=True)
+_WHATEVER_ITS_HEALTH = ResumeQuestion(ignore_health=True, skips_marked=True)
 
 
 def repair_meta(

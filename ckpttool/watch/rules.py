@@ -48,7 +48,7 @@ TIMES_USUAL = 3
 
 _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
-    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
+    Code.REPLICA_DRIFTED, Code.MARKED_BAD, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
 """Codes that a save in progress never has. They are therefore reported immediately."""
 

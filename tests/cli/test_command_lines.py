@@ -267,6 +267,7 @@ def test_every_part_has_its_turn_whatever_days_lie_between_two_runs() -> None:
 
 def test_no_command_was_forgotten_here() -> None:
     told = {line.split()[0] for line in WITH_A_TREE} | {"preflight", "launch", "inspect", "diff", "repair", "export"}
+    told |= {"mark"}
     without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "guard", "explain", "guide"}
     without_a_tree |= {"postflight", "schema", "demo", "nan", "fp8", "lint", "log"}
     assert told | without_a_tree == set(COMMANDS)

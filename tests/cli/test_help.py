@@ -81,7 +81,10 @@ HELPED = [
     "trash restore",
     "trash empty",
 ]
-OF_SOME = {"Which part", "Data position", "Launch", "Policy", "FP8", "Replay", "What stays", "What is written", "Watch"}
+OF_SOME = {
+    "Which part", "Data position", "Launch", "Policy", "FP8", "Replay", "What stays", "What is written", "Watch",
+    "Mark",
+}  # fmt: skip
 ALL_HEADINGS = {*HEADINGS, *OF_SOME, OUTPUT, "Commands", "Options", "Exit codes"}
 OF_OUTPUT = {
     "--all", "--debug", "--diff", "--dry-run", "--exit-code", "--fix", "--format", "--help", "--help-all", "--json",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ckpttool
+from ckpttool import library
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
@@ -27,6 +28,8 @@ _TRASHED = re.compile(r"(?<=/\.ckpttool/trash/)[0-9]{8}T[0-9]{6}Z")
 """When something was moved there."""
 _LEDGER = re.compile(r"ledger/[0-9a-f]{32}\.json")
 """Named by the tree's place, which differs from test to test."""
+_MARK = re.compile(r"(?<=-)[0-9a-f]{16}(?=\.json$)")
+"""What makes the name of a mark unique."""
 TEMPORARY = re.compile(r"(.*/)?\.ckpttool-[0-9a-f]{16}\.tmp")
 
 
@@ -58,6 +61,8 @@ def state(folder: Path) -> dict[str, bytes]:
             mode = f"{path.lstat().st_mode:o}".encode()
             relative = _LEDGER.sub("ledger/tree.json", path.relative_to(folder).as_posix())
             relative = _TRASHED.sub("TIME", relative)
+            if "/.ckpttool/marks/" in relative:
+                relative = _MARK.sub("TOKEN", relative)
             found[relative] = content.replace(os.fsencode(folder), b"{cwd}")
             if not RUBBISH.fullmatch(relative):
                 found[f"{relative} mode"] = mode
@@ -213,6 +218,22 @@ def _ledger(path: str, content: bytes) -> object:
     return "whole"
 
 
+def _mark(path: str, content: bytes) -> object:
+    """A mark has the time of its setting and the times of its save's files: all but these is the same."""
+    if "/.ckpttool/marks/" not in path or path.endswith(" mode"):
+        return content
+    from ckpttool.core.records.hashed_json import is_intact
+
+    assert is_intact(content), f"{path} is torn"
+    record = json.loads(content)
+    return record["mark"], record["reason"], record["checkpoint"], [file["sample"] for file in record["files"]]
+
+
+def _marked_before(folder: Path) -> None:
+    _verified_before(folder)
+    assert library.mark("20_2", folder / "output", good=True)
+
+
 _PRUNE = ("prune", "output", "--keep-last", "1", "--apply", "--level", "structure")
 
 WRITERS = (
@@ -243,6 +264,7 @@ WRITERS = (
         between=_pruning,
         less=_pruned_less,
     ),
+    Writer(name="mark", make=_marked_before, argv=("mark", "20_2", "output", "--bad", "diverged"), alike=_mark),
     Writer(
         name="ledger",
         make=_verified_before,

@@ -29,7 +29,7 @@ FIRST_SCREEN = {
 }
 """Options in the short `--help` of the commands with the most options; `--help-all` shows all of them."""
 
-MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
+MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash", "mark")}
 """Options that are still accepted but no longer shown, because they have no effect in these commands."""
 
 _EVERYWHERE = ("1, 2, 130", "Internal or system error; invalid command line; interrupted.")

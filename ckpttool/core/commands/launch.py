@@ -33,6 +33,16 @@ Output = Annotated[
     str | None,
     typer.Option("--output", metavar="NEW.yaml", help="Path of the launch config to write.", rich_help_panel="Launch"),
 ]
+AfterFailedStarts = Annotated[
+    int | None,
+    typer.Option(
+        "--after-failed-starts",
+        min=1,
+        metavar="N",
+        help="Count this launch as a start. After N starts without a newer save, mark their checkpoint as bad.",
+        rich_help_panel="Launch",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +86,7 @@ class JobOptions:
         ),
     ] = None
 
+    after_failed_starts: AfterFailedStarts = None
     dry_run: DryRun = False
 
     def order(self, base: str, output: str, view: View) -> LaunchOrder:
@@ -93,6 +104,7 @@ class JobOptions:
             view=view,
             load_checkpoint=self.load_checkpoint,
             dry_run=self.dry_run,
+            after_failed_starts=self.after_failed_starts,
         )
 
 
@@ -132,7 +144,10 @@ def launch(
     if config is None or output is None:
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
-            fragment = launching.fragment(from_here(tree), launch_order, position, strict=job.strict)
+            count = None if job.dry_run else job.after_failed_starts
+            fragment = launching.fragment(
+                from_here(tree), launch_order, position, strict=job.strict, after_failed_starts=count
+            )
         raise typer.Exit(show(replace(fragment, view=look), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):

@@ -72,6 +72,9 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
     """
     if ignore:
         return None
+    mark = checkpoint.mark
+    if mark is not None and mark.code is Code.MARKED_BAD:
+        return replace(mark, severity=Severity.SUSPECT, remedy=f"{mark.remedy}; {IGNORE_HEALTH}")
     if checkpoint.health is Health.UNHEALTHY:
         return suspect(
             Code.MARKED_UNHEALTHY,

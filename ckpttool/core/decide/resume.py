@@ -238,7 +238,9 @@ def _reasons_by_name(checkpoint: Checkpoint, lineage: Lineage, question: ResumeQ
         reasons += _suspicions(checkpoint, lineage, lineage.abandoned(checkpoint))
     if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
         reasons.append(_weights_only(checkpoint))
-    health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
+    is_bad = checkpoint.mark is not None and checkpoint.mark.code is Code.MARKED_BAD
+    ignore = question.ignore_health and not (question.skips_marked and is_bad and question.name in {None, LATEST})
+    health = health_reason(checkpoint, require=question.require_health, ignore=ignore)
     if health is not None:
         reasons.append(health)
     return reasons
@@ -276,7 +278,14 @@ def _with_true_remedies(
     if codes == {Code.ABANDONED_BRANCH}:
         options = [f"--checkpoint {checkpoint.name}", *options]
     promise = None if codes - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} chooses it anyway{unread}"
-    return [replace(reason, remedy=promise) if reason.code.taken_with else reason for reason in reasons]
+    return [_with_promise(reason, promise) if reason.code.taken_with else reason for reason in reasons]
+
+
+def _with_promise(reason: Finding, promise: str | None) -> Finding:
+    """Return a finding with the option that chooses the checkpoint in spite of it, and how to remove a mark."""
+    if promise is not None and reason.code is Code.MARKED_BAD and reason.remedy is not None:
+        promise = f"{reason.remedy.partition('; ')[0]}; {promise}"
+    return replace(reason, remedy=promise)
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:

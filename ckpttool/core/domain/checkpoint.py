@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.finding import Finding, blocking, of_findings
+from ckpttool.core.domain.finding import Code, Finding, blocking, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.scalars import NO_RULES, Facts, NameClaim, ScalarRules, Scalars
@@ -190,6 +190,11 @@ class Checkpoint:
     def saved_ns(self) -> int | None:
         """Time of the last write to a shard, from file times, in nanoseconds since 1970; None if unknown."""
         return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
+
+    @property
+    def mark(self) -> Finding | None:
+        """The finding about a person's mark that sets the health; None if there is no such mark."""
+        return next((finding for finding in self.findings if finding.code in {Code.MARKED_BAD, Code.MARKED_GOOD}), None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
         """Return whether two saves of different runs have the same name.

@@ -143,10 +143,10 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def without_answer(findings: Iterable[Finding]) -> bool:
-    """Return whether evidence for a choice was unavailable: a log, a health file, remote ranks, or a limit."""
+    """Return whether evidence for a choice was unavailable: a log, a health file, marks, remote ranks, or a limit."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
     unknowns = [finding for finding in findings if finding.severity is Severity.UNKNOWN]
-    return any(finding.code in codes or finding.code.is_elsewhere for finding in unknowns)
+    return any(finding.code in codes or finding.code.is_elsewhere or finding.code.leaves_open for finding in unknowns)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:

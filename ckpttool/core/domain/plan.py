@@ -177,7 +177,9 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
     """Return whether a save may be intact, because it is unread, has an unknown step, or is in an undecided tie."""
     reasons = blocking(findings)
     return bool(reasons) and all(
-        reason.is_tie or (reason.code in _NOT_KNOWN and reason.severity is Severity.UNKNOWN) for reason in reasons
+        reason.is_tie
+        or ((reason.code in _NOT_KNOWN or reason.code.leaves_open) and reason.severity is Severity.UNKNOWN)
+        for reason in reasons
     )
 
 

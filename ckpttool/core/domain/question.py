@@ -311,6 +311,8 @@ class ResumeQuestion:
     allow_unknown_health: bool = False
     """Whether to accept unknown health, even if its record exists but cannot be read."""
     ignore_health: Annotated[bool, Option("--ignore-health", "Also accept unhealthy checkpoints.", "Evidence")] = False
+    skips_marked: bool = False
+    """Whether a checkpoint marked as bad is skipped even if health is ignored, because the user did not name it."""
     before: Annotated[
         Step | None,
         Option("--before", "Use only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
@@ -400,6 +402,8 @@ class LaunchOrder:
     """Folder to which a tree from an object store was copied."""
     dry_run: bool = False
     """Whether to write nothing, and return the same answer."""
+    after_failed_starts: int | None = None
+    """Number of launches from one save without a newer save after which it is marked as bad; None to count none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,12 @@ In an object store, it has one file per seal that is never overwritten, `NAME.ma
 has one file per machine, `NAME.manifest/I-of-N.json`.
 """
 
+MARKS = f"{OWN_FOLDER}/marks"
+"""Folder of the marks that people and supervisors set on saves: one file per mark, which is never overwritten."""
+
+STARTS = f"{OWN_FOLDER}/starts.json"
+"""File with the last launches that counted their starts."""
+
 PART_SUFFIX = ".ckptpart"
 """Suffix of a file with one machine's part of a tree."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.core.decide.preflight import allow
 from ckpttool.core.domain.data_position import DataQuestion
@@ -13,6 +13,7 @@ from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Preflight, PreflightQuestion, Refused
 from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
+from ckpttool.core.extensions import first_imported
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import read_base
@@ -23,14 +24,46 @@ from ckpttool.core.verbs.preflighting import (
     launch_notes,
 )
 from ckpttool.core.verbs.resolving import resolve
-from ckpttool.core.verbs.scanning import Where, tree_question
+from ckpttool.core.verbs.scanning import Tree, Where, tree_question
 from ckpttool.core.write.files import assert_free
 from ckpttool.core.write.files import replace as write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.finding import Finding, Row
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.settings import RunConfig
+
+
+class CountsStarts(Protocol):
+    """Counts launches, to find a save from which starts fail again and again."""
+
+    def mark_failed(self, question: TreeQuestion) -> None:
+        """Mark the save from which the last launches made no newer save, if there were enough of them."""
+        ...
+
+    def record(self, tree: Tree, checkpoint: Checkpoint) -> None:
+        """Record a launch from a save."""
+        ...
+
+
+def start_counter(count: int | None) -> CountsStarts | None:
+    """Return the counter of launches; None if none is requested.
+
+    Args:
+        count: The number of launches from one save without a newer save after which the save is marked as bad.
+
+    Raises:
+        UsageError: No feature counts launches.
+    """
+    if count is None:
+        return None
+    make: Callable[[int], CountsStarts] | None = first_imported(lambda feature: feature.starts)
+    if make is None:
+        raise UsageError("this ckpttool has no feature that counts starts")
+    return make(count)
 
 
 def launch(  # noqa: PLR0913  # the last two replace what the machine reports
@@ -62,6 +95,9 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
     """
     question = tree_question(question)
+    counter = None if order.dry_run else start_counter(order.after_failed_starts)
+    if counter is not None:
+        counter.mark_failed(question)
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)
@@ -86,17 +122,20 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
         assert_free(order.output)
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
+    if counter is not None:
+        counter.record(answer.tree, decision.point.checkpoint)
     launch_ = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
     return replace(launch_, written=written, dry_run=order.dry_run, view=order.view)
 
 
-def fragment(
+def fragment(  # noqa: PLR0913  # as of `launch`
     question: Where = None,
     choice: ResumeQuestion = ResumeQuestion(),
     data: DataQuestion = DataQuestion(),
     *,
     strict: bool = False,
     node: Node | None = None,
+    after_failed_starts: int | None = None,
 ) -> Fragment:
     """Return the settings that load the checkpoint chosen by `resolve`, for a trainer whose configs are not edited.
 
@@ -106,10 +145,14 @@ def fragment(
         data: The changes to the data.
         strict: Whether to use a separate exit code if a newer checkpoint was rejected.
         node: As in `resolve`.
+        after_failed_starts: As in `LaunchOrder`.
 
     Raises:
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
+    counter = start_counter(after_failed_starts)
+    if counter is not None:
+        counter.mark_failed(tree_question(question))
     answer = resolve(question, choice, data, node=node)
     assert_started_by_user(answer.tree)
     decision = answer.decision
@@ -118,6 +161,8 @@ def fragment(
         decision = replace(decision, findings=findings)
     if isinstance(decision, ResumePlan) and answer.tree.is_in_folder:
         decision = replace(decision, load=decision.load.at(answer.tree.from_the_top(decision.load.path)))
+    if isinstance(decision, ResumePlan) and counter is not None:
+        counter.record(answer.tree, decision.point.checkpoint)
     return Fragment(decision=decision, strict=strict)
 
 

@@ -13,7 +13,7 @@ from ckpttool.core.decide.recorded_health import accepted, record_without_answer
 from ckpttool.core.decide.resume import against_refused, choose, objected
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.data_position import DataQuestion, Unknown, skip_of
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, Severity, blocking
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
 from ckpttool.core.domain.question import AskedSizes, CheckQuestion, ResumeQuestion, TreeQuestion
@@ -255,13 +255,35 @@ def _rebuilt(context: Context) -> tuple[Finding, ...]:
     return () if context.chosen is None else rebuilt(context.chosen)
 
 
+def _marks(context: Context) -> tuple[Finding, ...]:
+    """Report the marks of people on the chosen checkpoint, such as a mark that the user overrides."""
+    findings = () if context.chosen is None else context.chosen.findings
+    return tuple(finding for finding in findings if finding.code.check == "health" and not blocking([finding]))
+
+
+def _left_open(context: Context) -> tuple[Finding, ...]:
+    """Report the reasons against a skipped checkpoint without which it might have been chosen, such as a lost mark."""
+    reasons = (reason for rejection in context.point.rejected for reason in rejection.reasons)
+    return tuple(reason for reason in reasons if reason.code.leaves_open and reason.severity is Severity.UNKNOWN)
+
+
 def _of_features(context: Context) -> tuple[Finding, ...]:
     return context.of_features
 
 
 Rule: TypeAlias = Callable[[Context], tuple[Finding, ...]]
 
-CHOSEN: tuple[Rule, ...] = (_logs, _recorded_health, _lost_work, _of_decision, _of_tree, _rebuilt, _of_features)
+CHOSEN: tuple[Rule, ...] = (
+    _logs,
+    _recorded_health,
+    _lost_work,
+    _of_decision,
+    _of_tree,
+    _rebuilt,
+    _marks,
+    _left_open,
+    _of_features,
+)
 NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
 """The rules if no checkpoint was chosen. Each rule adds its findings once and does not remove those of other rules."""
 

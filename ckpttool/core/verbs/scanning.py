@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ckpttool.core.decide.completeness import assess, believable, no_objections
 from ckpttool.core.decide.steps import settle
@@ -19,7 +19,8 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import AskedSizes, TreeQuestion
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
+from ckpttool.core.extensions import first_imported
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, MARKS, OWN_FOLDER, SealPlace
 from ckpttool.core.storage import above, forget_listings, is_local, open_storage, path_on_machines, shortest
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.core.verbs.saved_results import found_damaged, with_found_damaged, with_healed
@@ -309,6 +310,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
     seal_place = partial(seal_place_of, layout)
     if has_own_folder:
         assessed = with_healed(assessed, located.storage, seal_place)
+        assessed = _with_marks(assessed, located.storage)
     assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
     assessed = machines.assessed(assessed, question)
     if is_local(assessed.root) and any(_have_damage(checkpoint.findings) for checkpoint in assessed.checkpoints):
@@ -324,6 +326,21 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         book=replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root)),
         machines=machines,
     )
+
+
+class ReadsMarks(Protocol):
+    """A function that reads the marks of people and supervisors on saves."""
+
+    def __call__(self, inventory: Inventory, storage: Storage) -> Inventory:
+        """Return the inventory with the health and the findings that follow from the marks."""
+        ...
+
+
+def _with_marks(inventory: Inventory, storage: Storage) -> Inventory:
+    if not is_there(storage, MARKS):
+        return inventory
+    read: ReadsMarks | None = first_imported(lambda feature: feature.marks)
+    return inventory if read is None else read(inventory, storage)
 
 
 def _have_damage(findings: Sequence[Finding]) -> bool:

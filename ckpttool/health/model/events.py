@@ -199,6 +199,8 @@ class SavedCheckpoint:
     """Number of the start that saved the checkpoint, among starts with saves; None if the layout does not show it."""
     records_measured_health: bool = False
     """Whether the writer records health only if it was measured, whatever the number of pipeline stages."""
+    is_marked: bool = False
+    """Whether `recorded` is a person's mark, not a record of the trainer."""
 
 
 class MarkState(str, Enum):
@@ -235,7 +237,7 @@ class HealthJudgement:
     """Square root of that sum."""
     health: Health
     source: str
-    """`log`, `record`, `weights`, `replicas` or `none`: the evidence for `health`."""
+    """`log`, `record`, `mark`, `weights`, `replicas` or `none`: the evidence for `health`."""
     note: str | None = None
     """The reason why the checkpoint could not be judged, as one sentence; None if it was judged."""
 

@@ -68,7 +68,9 @@ def _judge(
 ) -> HealthJudgement:
     health, source, note = _by_record(save, pipeline_stages)
     norm = logged_line.embedding_local_norm
-    if norm == 0 and not save.records_measured_health:
+    if save.is_marked and health is Health.UNHEALTHY:
+        pass  # the norm at the save does not refute the person's reason
+    elif norm == 0 and not save.records_measured_health:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
         health = worst_health((health, Health.UNKNOWN))
     elif norm is not None and threshold is not None:
@@ -93,6 +95,8 @@ def _judge(
 
 
 def _by_record(save: SavedCheckpoint, pipeline_stages: int | None) -> tuple[Health, str, str | None]:
+    if save.is_marked:
+        return save.recorded, "mark", None
     if save.recorded is Health.UNKNOWN:
         return Health.UNKNOWN, "none", None
     if save.recorded is Health.HEALTHY and pipeline_stages == 1 and not save.records_measured_health:
@@ -101,7 +105,7 @@ def _by_record(save: SavedCheckpoint, pipeline_stages: int | None) -> tuple[Heal
 
 
 def _disagreement(save: SavedCheckpoint, judgement: HealthJudgement, threshold: float | None) -> Iterator[Finding]:
-    if judgement.source != "log" or judgement.recorded in {Health.UNKNOWN, judgement.health}:
+    if judgement.source != "log" or save.is_marked or judgement.recorded in {Health.UNKNOWN, judgement.health}:
         return
     worse = judgement.health is Health.UNHEALTHY
     yield Finding(

@@ -68,6 +68,7 @@ def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
         prefix=checkpoint.prefix,
         run=None if checkpoint.label is None else checkpoint.run,
         records_measured_health=checkpoint.records_measured_health,
+        is_marked=checkpoint.mark is not None,
     )
 
 

@@ -28,6 +28,7 @@ OUR_OWN_FILES = {
     "heal-journal",
     "ledger",
     "prune-journal",
+    "starts",
     "recorded-replay",
     "training-state",
     "watch-state",

@@ -51,6 +51,9 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
         recorded: The health that the training run recorded.
         torn: Whether part of the record cannot be read.
     """
+    mark = checkpoint.mark
+    if mark is not None and checkpoint.health is recorded:
+        return f"{recorded.value}: {mark.message}"
     nothing = "the record cannot be read" if torn else "nothing is recorded"
     if checkpoint.health is recorded:
         is_known = recorded is not Health.UNKNOWN
