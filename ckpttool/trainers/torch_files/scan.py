@@ -34,6 +34,7 @@ from ckpttool.trainers.common.saved_values import other_step
 from ckpttool.trainers.common.torch_files import cut, identity
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_files import SUFFIXES, TRAINER, may_be_save
+from ckpttool.trainers.torch_files.parts import with_parts
 from ckpttool.trainers.torch_files.record import Record, record_of
 from ckpttool.trainers.torch_files.resumes import LAST, last_named
 
@@ -97,6 +98,7 @@ def scan_saves(storage: Storage, listing: Listing) -> Inventory:
     remedy = _remedy(groups)
     last = last_named(storage) if listing.has(LAST) else None
     checkpoints = [_checkpoint(file, stems, last, within_epochs=within_epochs, remedy=remedy) for file in groups]
+    checkpoints = with_parts(storage, checkpoints, _stem)
     checkpoints.sort(key=lambda save: (save.step is not None, save.step or 0, save.sort_key, save.name))
     known = {OWN_FOLDER, LAST, *(name for file in groups for name in (file.name, *file.aliases))}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
@@ -265,7 +267,8 @@ def _ties(storage: Storage, checkpoints: Iterable[Checkpoint]) -> Iterator[Findi
     tied = [(step, sorted(names)) for step, names in by_step.items() if len(names) > 1]
     for step, names in tied[:_MOST_TIES]:
         if len({identity(storage, name) for name in names}) > 1:
-            message = f"{' and '.join(names)} contain step {step}, but differ: they may be of different training runs"
+            fact = f"{' and '.join(names)} contain step {step}, but differ"
+            message = f"{fact}: they may be parts of one save, or of different training runs"
             yield note(Code.RUN_MIXED, message, path=names[-1], remedy="ckpttool diff shows the differences")
 
 

@@ -209,6 +209,41 @@ class TestWhatASaveIs:
         assert not record_of([{}]).is_save
 
 
+class TestFilesThatAreSavedTogether:
+    """As those of two models that are trained against each other."""
+
+    @pytest.fixture
+    def pairs(self, tmp_path: Path) -> Path:
+        import torch
+
+        files = {}
+        for step in (100, 200, 300):
+            files[f"G_{step}"] = state(step=step)
+            files[f"D_{step}"] = state(step=step) | {"model": {"w": torch.zeros(3)}}
+        return lay(tmp_path / "run", **files)
+
+    @pytest.mark.parametrize("is_cut", [True, False])
+    def test_without_one_of_them_the_other_is_not_chosen(self, is_cut: bool, pairs: Path) -> None:
+        assert chosen(plan(pairs))[1] == 300
+        newest = pairs / "D_300.pt"
+        if is_cut:
+            newest.write_bytes(newest.read_bytes()[:-100])
+        else:
+            newest.unlink()
+        answer = plan(pairs)
+        assert chosen(answer)[1] == 200
+        assert ("G_300.pt", {Code.METADATA_INCOMPLETE}) in why_not(answer)
+
+    def test_copies_and_saves_of_another_rhythm_are_no_parts(self, pairs: Path) -> None:
+        for step in (100, 200, 300):
+            (pairs / f"D_{step}.pt").unlink()
+        for step in (100, 200):
+            shutil.copy(pairs / f"G_{step}.pt", pairs / f"best_{step}.pt")
+        assert chosen(plan(pairs)) == ("G_300.pt", 300)
+        lay(pairs, G_400=state(step=400), H_100=state(step=100, x=1), H_200=state(step=200, x=1))
+        assert chosen(plan(pairs)) == ("G_400.pt", 400)
+
+
 class TestLibraries:
     def test_nanogpts_only_file_is_resumed_from(self) -> None:
         assert chosen(plan(REAL / "nanogpt")) == ("ckpt.pt", 2000)
