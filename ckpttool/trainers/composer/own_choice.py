@@ -51,7 +51,9 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
         key = next((key for key in (_AUTO, _FOLDER) if view.setting(key) is not None), "")
         why = _no_link(start) if view.is_on(_AUTO) else f"neither `{_PATH}` nor `{_AUTO}` is set"
         return ConfigChoice(choice=_anew(start, why, overwrites=overwrites), key=key)
-    if not isinstance(path, str) or not is_local(path) or "{" in _filled(path, view):
+    if not isinstance(path, str) or not path:
+        return ConfigChoice(choice=ChoiceUnknown(why=f"`{_PATH}` is not a path"), key=_PATH)
+    if not is_local(path) or "{" in _filled(path, view):
         return ConfigChoice(choice=ChoiceUnknown(why=f"`{_PATH}` names {path}, which was not checked"), key=_PATH)
     named = _filled(path, view)
     choice = _of_path(start, named, overwrites=overwrites)

@@ -199,6 +199,8 @@ CONFIGS = [
     ("load_path: {root}/ep1-ba12-rank0.pt\nsave_overwrite: true", Ended.FAILED, "would load ep1-ba12-rank0.pt, not"),
     ("load_path: {root}/ep1-ba13-rank0.pt", Ended.FAILED, "would stop"),
     ("load_path: s3://bucket/ep1-ba14-rank0.pt", Ended.UNKNOWN, "was not checked"),
+    ("load_path: [newest]", Ended.UNKNOWN, "`load_path` is not a path"),
+    ("load_path: ''", Ended.UNKNOWN, "`load_path` is not a path"),
     ("load_path: {root}/ep1-ba14-rank0.pt\nload_weights_only: true", Ended.FAILED, "without a part of it"),
     ("", Ended.FAILED, "would stop"),
     ("save_overwrite: true", Ended.FAILED, "at step 0"),
