@@ -20,6 +20,8 @@ MARK = ".incomplete"
 LATEST = "LATEST"
 POINTER = r"[A-Z][A-Z_]*(?:\.txt)?"
 """A link to a save, or a text file if links are not possible: `LATEST`, `LOWEST_VAL`."""
+POINTER_LIMIT = 1024
+"""Maximum bytes of such a text."""
 MODEL, OPTIMIZER, LOADERS, RANDOM = "model", "optim", "dataloader", "rng"
 COUNTERS = "step_scheduler.pt"
 

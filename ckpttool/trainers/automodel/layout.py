@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from ckpttool.trainers.automodel import (
     MODEL,
     OPTIMIZER,
     POINTER,
+    POINTER_LIMIT,
     RANDOM,
     SAVE,
     TRAINER,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.torch_dcp.saves import SaveRecord
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
+_TEXTS = ("LATEST.txt", "LOWEST_VAL.txt")
 _WEIGHTS = r"(?:shard-(?P<number>[0-9]{1,7})-)?.+\.safetensors"
 _LOADER = r"dataloader_dp_rank_[0-9]{1,7}\.pt"
 _RANDOM_STATE = r"rng_(?:global|dp)_rank_(?P<rank>[0-9]{1,7})\.pt"
@@ -59,9 +62,14 @@ class AutoModelLayout(Untracked):
         tree = SaveTree(layout=LAYOUT.name, reading=_save_record, is_save=_saves, read_folder=_read_folder)
         inventory = tree.scan(storage, listing, options)
         own = {name for name in inventory.strays if re.fullmatch(POINTER, name) or self.is_unfinished(name)}
+        named = {_named_in(storage, entry.name) for entry in listing.entries if entry.name in _TEXTS}
+        checkpoints = [
+            replace(save, is_tracked=True) if save.name in named else save
+            for save in _with_peers(inventory.checkpoints)
+        ]
         return replace(
             inventory,
-            checkpoints=tuple(_with_peers(inventory.checkpoints)),
+            checkpoints=tuple(checkpoints),
             strays=tuple(name for name in inventory.strays if name not in own),
             findings=in_order(finding for finding in inventory.findings if finding.path not in own),
         )
@@ -88,7 +96,9 @@ class AutoModelLayout(Untracked):
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder with its contents."""
+        """Return the save's own folder with its contents; refuse if a text in the place of a link names it."""
+        if checkpoint.is_tracked:
+            return Refusal(why=f"is the one that {' or '.join(_TEXTS)} names")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{OPTIMIZER}/{METADATA}",))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -99,6 +109,14 @@ class AutoModelLayout(Untracked):
         place = Place.parsed("argument:--checkpoint.restore_from")
         setting = TrainerSetting(place=place, value=path, is_path=True)
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))
+
+
+def _named_in(storage: Storage, text: str) -> str | None:
+    """Return the save that a text in the place of a link names; None if it cannot be read."""
+    try:
+        return posixpath.normpath(storage.small_file(text, limit=POINTER_LIMIT).decode("utf-8", "replace").strip())
+    except OSError:
+        return None
 
 
 def _saves(listing: Listing) -> Iterator[str]:

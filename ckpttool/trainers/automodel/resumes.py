@@ -19,7 +19,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.units import counted
 from ckpttool.core.storage.base import Kind, is_there
-from ckpttool.trainers.automodel import LATEST, LOADERS, MARK, TRAINER
+from ckpttool.trainers.automodel import LATEST, LOADERS, MARK, POINTER_LIMIT, TRAINER
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.next_save import blocked
 from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, choice_with
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.trainers.abilities import OwnStart
 
-_POINTER_LIMIT = 1024
 _NO_STATE = "the save has no loader states, so the data start from the beginning"
 _STATE = "each data-parallel rank continues from its own loader's state"
 _OTHER_BATCHES = "each loader's state counts batches of the old size"
@@ -152,7 +151,7 @@ def _latest(start: OwnStart, listing: Listing) -> str | ChoiceUnknown | None:
         return None
     else:
         try:
-            text = start.storage.small_file(f"{LATEST}.txt", limit=_POINTER_LIMIT).decode("utf-8", "replace").strip()
+            text = start.storage.small_file(f"{LATEST}.txt", limit=POINTER_LIMIT).decode("utf-8", "replace").strip()
         except FileNotFoundError:
             return None
         name = posixpath.normpath(text)

@@ -14,7 +14,18 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.types import DataQuestion, ResumeQuestion
-from tests.support.answers import chosen, codes, goes_on, named, plan, refusal, scanned, simulated, why_not
+from tests.support.answers import (
+    chosen,
+    codes,
+    goes_on,
+    going,
+    named,
+    plan,
+    refusal,
+    scanned,
+    simulated,
+    why_not,
+)
 from tests.support.shard_writers import torch_file
 from tests.support.trainer_trees import LAYOUTS, healthy
 
@@ -83,6 +94,13 @@ class TestWhatASaveTells:
         for save in (BEFORE, OLDEST):
             shutil.rmtree(tree / save / "rng")
         assert chosen(plan(tree)) == (NEWEST, 12)
+
+    def test_no_prune_takes_a_save_that_a_text_in_place_of_a_link_names(self, tree: Path) -> None:
+        assert going(tree) == {BEFORE, OLDEST}
+        for link, save in (("LATEST", OLDEST), ("LOWEST_VAL", BEFORE)):
+            (tree / link).unlink()
+            (tree / f"{link}.txt").write_text(f"{save}\n")
+        assert going(tree) == set()
 
 
 class TestItsOwnChoice:
