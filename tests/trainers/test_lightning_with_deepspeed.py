@@ -45,6 +45,31 @@ def test_a_model_file_of_another_save_is_found(saves: Path) -> None:
     assert "step-disagrees" in codes(saves)
 
 
+def test_a_complete_copy_stands_for_an_incomplete_save(saves: Path) -> None:
+    shard = "checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    shutil.copytree(saves / NEWEST, saves / "last.ckpt")
+    content = (saves / NEWEST / shard).read_bytes()
+    (saves / NEWEST / shard).unlink()
+    answer = ask("resolve", str(saves), "--simulate", "own", "--json").json
+    assert (answer["resume"]["name"], answer["simulation"]["outcome"]) == ("last.ckpt", "loads")
+    (saves / "last.ckpt" / shard).unlink()
+    (saves / NEWEST / shard).write_bytes(content)
+    answer = ask("resolve", str(saves), "--simulate", "own", "--json").json
+    assert (answer["resume"]["name"], answer["simulation"]["outcome"]) == (NEWEST, "stops")
+
+
+def test_a_copy_that_was_not_checked_is_not_said_to_stop(saves: Path) -> None:
+    shutil.copytree(saves / NEWEST, saves / "last.ckpt")
+    shard = saves / NEWEST / "checkpoint/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    answer = ask("resolve", str(saves), "--simulate", "own", "--json").json
+    assert answer["resume"]["step"] == 3
+    assert (answer["simulation"]["would_resume"], answer["simulation"]["outcome"]) == ("last.ckpt", "unknown")
+    shutil.rmtree(saves / "last.ckpt")
+    (saves / "last.ckpt").symlink_to(NEWEST)
+    assert ask("resolve", str(saves), "--simulate", "own", "--json").json["simulation"]["outcome"] == "stops"
+
+
 def test_other_numbers_of_ranks_are_refused_as_by_deepspeed(saves: Path) -> None:
     assert ask("resolve", str(saves), "--world-size", "2", "-q").code == ExitCode.OK
     refused = ask("resolve", str(saves), "--world-size", "4", "--json")

@@ -175,7 +175,23 @@ def choose(start: OwnStart) -> Choice:
     if save is None:
         return taken, Outcome.STOPS, f"{message}, and stops there, because it is not intact"
     holds = message if save.step is None or taken == save.name else f"{message}: it contains step {save.step}"
-    return _outcome(start, save, holds)
+    choice = _outcome(start, save, holds)
+    if choice[1] is Outcome.STOPS and save.content is Content.FULL and _is_other_folder(start.storage, taken, save):
+        return taken, Outcome.UNKNOWN, f"{holds}; its files were not checked, but those of {save.name}"
+    return choice
+
+
+def _is_other_folder(storage: Storage, taken: str, save: Checkpoint) -> bool:
+    """Return whether a folder is a copy of a save, and not a link to it."""
+    for shard in save.shards:
+        name, _, inner = shard.path.partition("/")
+        if not inner or name == taken:
+            return False
+        try:
+            return storage.stamp(shard.path) != storage.stamp(f"{taken}/{inner}")
+        except OSError:  # in one of the folders only
+            continue
+    return False
 
 
 def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
-from ckpttool.core.domain.finding import Code, Finding, in_order, note
+from ckpttool.core.domain.finding import Code, Finding, blocking, in_order, note
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
@@ -148,12 +148,12 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntr
 def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
     """Group entries with the same moment and content.
 
-    An entry without a step is a group of its own, and so is a folder named after another step: its record may be that
-    of another save.
+    An entry without a step is a group of its own, and so is a folder that is incomplete or named after another step:
+    its record may be that of another save.
     """
     groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
-        is_alone = entry.record.step is None or (entry.is_folder and _is_named_otherwise(entry))
+        is_alone = entry.record.step is None or (entry.is_folder and (_is_torn(entry) or _is_named_otherwise(entry)))
         groups[entry.name if is_alone else (*entry.record.place, entry.record.content, entry.is_folder)].append(entry)
     yield from groups.values()
 
@@ -164,8 +164,12 @@ def _is_named_otherwise(entry: SaveEntry) -> bool:
 
 
 def _is_torn(entry: SaveEntry) -> bool:
-    """Return whether a file is damaged; folders are checked elsewhere."""
-    return not entry.is_folder and bool(entry.findings)
+    """Return whether a file is damaged, or a folder incomplete; the files in a folder are checked elsewhere."""
+    if not entry.is_folder:
+        return bool(entry.findings)
+    findings = (*entry.findings, *(entry.store.findings if entry.store is not None else ()))
+    missing = set(_expected(entry) or ()) - {shard.path for shard in _shards(entry)}
+    return bool(blocking(findings) or missing) or _commit(entry) is CommitState.UNCOMMITTED
 
 
 def _rank(name: str) -> tuple[bool, bool, bool, str]:
