@@ -18,7 +18,7 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.weights import NotExportableError, Target, Weights, WeightsRequest
 from ckpttool.core.errors import UsageError
-from ckpttool.core.storage import is_folder, open_storage
+from ckpttool.core.storage import is_folder, is_local, open_storage
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.verbs.sides import Side, side_of
 from ckpttool.core.verbs.verifying import expect, session_for
@@ -57,6 +57,10 @@ def export(path: str | None, question: ExportQuestion) -> Exported:
     """
     if question.config_from is not None and not is_folder(question.config_from):
         raise UsageError(f"--config-from {question.config_from!r} is not a folder")
+    if not is_local(question.output):
+        raise UsageError(
+            f"--output {question.output!r} is not on a disk of this machine: export to a folder, then copy it"
+        )
     assert_new(question.output)
     side = _complete(side_of(path, checkpoint=question.checkpoint, layout=question.layout, tree=question.tree))
     verdict = session_for(side.tree, CheckQuestion()).verdict(side.checkpoint)
