@@ -117,11 +117,14 @@ class Sources:
             )
 
     def assert_unchanged(self) -> None:
-        """Check after the last read that no file has changed since its header was read.
+        """Check after the last read that every record was proven, and that no file has changed since it was listed.
 
         Raises:
-            NotExportableError: A file has changed, or can no longer be checked.
+            NotExportableError: A record is damaged, or a file has changed or can no longer be checked.
         """
+        for record in self._readers:
+            if record is not None:
+                self.prove(record)  # nothing is left to do, unless a part of a record was not needed
         for path, stamp in self._stamps.items():
             try:
                 is_same = self._storage.stamp(path) == stamp
