@@ -112,7 +112,19 @@ def same_place(metadata: Any) -> None:  # noqa: ANN401  as above
     metadata.storage_data[slices[0]] = metadata.storage_data[slices[1]]
 
 
-@pytest.mark.parametrize("change", [drop, overlap, lie, same_place, lambda metadata: swap(metadata, 0, 3)])
+def without_path(metadata: Any) -> None:  # noqa: ANN401  as above
+    metadata.planner_data.pop("model.plain.float64")
+
+
+def without_tensor(metadata: Any) -> None:  # noqa: ANN401  as above
+    for part in (metadata.planner_data, metadata.state_dict_metadata):
+        part.pop("model.plain.float64")
+
+
+LIES = [drop, overlap, lie, same_place, without_path, without_tensor, lambda metadata: swap(metadata, 0, 3)]
+
+
+@pytest.mark.parametrize("change", LIES)
 def test_a_record_that_lies_is_refused(change: Any, tmp_path: Path) -> None:  # noqa: ANN401  any function
     save = copied(tmp_path)
     changed_record(save, change)

@@ -105,6 +105,12 @@ def read_metadata(storage: Storage, record: str) -> DcpMetadata:
     if len(places) < len(metadata.slices):
         # Only an intact record shows which of the two is right: both may be archives of the same shape.
         raise incomplete("Two slices have the same place in a file.", path=record, remedy=_RESTORE)
+    declared = {*metadata.tensors, *metadata.values}
+    unknown = {slice_.name for slice_ in metadata.slices} - declared
+    unknown |= {*metadata.paths} ^ declared if metadata.paths else set()
+    if unknown:  # a damaged name would silently leave out a weight
+        message = f"The parts of the record disagree about the name {min(unknown)!r}."
+        raise incomplete(message, path=record, remedy=_RESTORE)
     for name, keys in (metadata.paths or {}).items():
         if ".".join(map(str, keys)) != name:
             message = f"The keys {'.'.join(map(str, keys))!r} do not form the name {name!r}."
