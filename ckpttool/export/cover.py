@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import add
 
 from ckpttool.core.domain.contents import elements_in
 from ckpttool.core.domain.dtype import DType
@@ -71,6 +72,9 @@ def _covered(target: Target) -> Target:
     if elements != expected:
         word = "missing" if elements < expected else "recorded twice"
         raise _wrong(target, f"has {expected:,} elements, but its parts have {elements:,}: some are {word}")
+    ends = [max(ends) for ends in zip(*(map(add, piece.at, piece.shape) for piece in pieces.values()), strict=True)]
+    if pieces and tuple(ends) != shape:  # only a tensor without elements comes here
+        raise _wrong(target, f"has the shape {list(shape)}, but its parts end at {ends}")
     boxes.sort(key=lambda piece: piece.at)
     for one, other in _overlaps(boxes):
         raise _wrong(target, f"has two parts that overlap, at {list(one.at)} and {list(other.at)}")

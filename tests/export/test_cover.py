@@ -29,6 +29,7 @@ def target(*pieces: Piece, name: str = "w", dtype: DType = DType.F32, **more: An
         ([target(shape=(1 << 62, 1 << 62))], "export-not-understood"),
         ([target(shape=(5, 3))], "export-incomplete"),
         ([target(shape=(10,))], "export-incomplete"),
+        ([target(PIECE._replace(shape=(0, 2)), shape=(0, 3))], "export-incomplete"),
         ([target(PIECE._replace(stride=(-2, 1)))], "export-incomplete"),
         ([target(PIECE._replace(begin=99))], "export-incomplete"),
         ([target(PIECE._replace(begin=104))], "export-incomplete"),
