@@ -359,6 +359,7 @@ def export(
     tree: StrPath | None = None,
     checkpoint: str | Sequence[str] | None = None,
     layout: str | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
     part: str | None = None,
     half: bool = False,
     replicated: bool = False,
@@ -383,6 +384,7 @@ def export(
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
             automodel, torch-dcp, torch-files, loose-file.
+        level: How thoroughly to check the shards before the export.
         part: Model to export if the save has several, such as actor or critic.
         half: Export the 16-bit weights instead of the FP32 master weights, if the save has both.
         replicated: State that every rank has all weights (pure data parallelism), if the save does not record it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.export.model import Exported, Output, WrittenFile
@@ -37,6 +38,8 @@ def _output(output: Output) -> Document:
         "total": {"tensors": output.tensors, "elements": output.elements, "bytes": output.nbytes},
         "dtypes": dict(output.dtypes),
         "records_proven": output.proven,
+        "sources": {"files": output.sources, "verified": output.verified, "level": output.level.word},
+        "copies_equal": output.equal,
         "names_of": output.names_of,
         "loadable": output.is_loadable,
         "tied": dict(output.tied),
@@ -74,10 +77,7 @@ def _shown_files(output: Output) -> tuple[WrittenFile, ...]:
 def _about(output: Output) -> list[tuple[str, str]]:
     """Return the facts that a user of the weights needs."""
     types = ", ".join(f"{dtype} ({count})" for dtype, count in output.dtypes.items())
-    proof = "every file read back; the source has no checksums of its own"
-    if output.proven:
-        proof = f"CRC-32 of {counted(output.proven, 'stored record')} compared, every file read back"
-    rows = [("types", types), ("checked", proof), ("names", _names(output))]
+    rows = [("types", types), ("checked", _proof(output)), ("names", _names(output))]
     if output.copied:
         rows.append(("copied", ", ".join(map(shown, output.copied))))
     if output.missing:
@@ -88,6 +88,23 @@ def _about(output: Output) -> list[tuple[str, str]]:
         rows.append(("tied", f"{shown(alias)} is {shown(name)}, written once{more}"))
     rows += [("left out", f"{len(left.names)} {left.kind}") for left in output.left_out]
     return rows
+
+
+def _proof(output: Output) -> str:
+    """Return the checks of the source and of the output, and no others."""
+    checks = []
+    if output.proven:
+        checks.append(f"CRC-32 of {counted(output.proven, 'stored record')} compared")
+    if output.verified:
+        checks.append(f"{output.verified} of {counted(output.sources, 'source file')} verified before")
+    if output.equal > 1:
+        checks.append(f"the copies of {output.equal} ranks are equal")
+    text = ", ".join([*checks, "every file read back"])
+    if checks:
+        return text
+    if output.level is Level.STRUCTURE:
+        return f"{text}; the source has no checksums of its own (--level checksum compares seals and copies)"
+    return f"{text}; no checksum, seal or copy proves the source"
 
 
 def _names(output: Output) -> str:

@@ -14,6 +14,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.question import DEFAULT_DIR, LAYOUT, ONE_NAME
 from ckpttool.core.domain.units import ByteCount, Step
+from ckpttool.core.domain.verdict import Level
 from ckpttool.core.domain.weights import LeftOut
 from ckpttool.core.errors import ExitCode, UsageError
 
@@ -57,6 +58,9 @@ class ExportQuestion:
     ] = None
     checkpoint: Annotated[str | None, ONE_NAME] = None
     layout: Annotated[str | None, LAYOUT] = None
+    level: Annotated[Level, Option("--level", "How thoroughly to check the shards before the export.", "Evidence")] = (
+        Level.STRUCTURE
+    )
     part: Annotated[
         str | None,
         Option(
@@ -145,6 +149,17 @@ class Output:
     """Number of tensors of each element type, by its safetensors name, sorted."""
     proven: int
     """Number of stored records whose CRC-32 was right."""
+    level: Level
+    """How thoroughly the checkpoint was checked before."""
+    sources: int
+    """Number of files that the weights were read from."""
+    verified: int
+    """Number of these files whose complete content was proven before, by a checksum, a seal or copies of other ranks.
+
+    It is 0 if only headers were checked before.
+    """
+    equal: int = 1
+    """Number of copies of each weight that were compared and are equal; 1 if there was nothing to compare."""
     names_of: str
     is_loadable: bool | None
     tied: Mapping[str, str]

@@ -16,6 +16,7 @@ from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.domain.weights import NotExportableError, Target, Weights, WeightsRequest
 from ckpttool.core.errors import UsageError
 from ckpttool.core.storage import is_folder, is_local, open_storage
@@ -23,6 +24,7 @@ from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.verbs.sides import Side, side_of
 from ckpttool.core.verbs.verifying import expect, session_for
 from ckpttool.core.write.new_folder import assert_new, new_folder
+from ckpttool.export.copies import assert_equal, copies_of
 from ckpttool.export.cover import FLOATS, covered
 from ckpttool.export.model import Exported, ExportedType, ExportQuestion, Output, WrittenFile
 from ckpttool.export.shards import content, index, nbytes_of, planned
@@ -63,11 +65,11 @@ def export(path: str | None, question: ExportQuestion) -> Exported:
         )
     assert_new(question.output)
     side = _complete(side_of(path, checkpoint=question.checkpoint, layout=question.layout, tree=question.tree))
-    verdict = session_for(side.tree, CheckQuestion()).verdict(side.checkpoint)
+    verdict = session_for(side.tree, CheckQuestion(level=question.level)).verdict(side.checkpoint)
     output, findings = None, [finding for finding in verdict.findings if blocking((finding,))]
     if not findings:
         try:
-            output, findings = _exported(side, question)
+            output, findings = _exported(side, question, verdict)
         except NotExportableError as refusal:
             findings = [helped(refusal.finding)]
     return Exported(
@@ -93,7 +95,7 @@ def _complete(side: Side) -> Side:
     return Side(side.tree, checkpoint, None)
 
 
-def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Finding]]:
+def _exported(side: Side, question: ExportQuestion, verdict: Verdict) -> tuple[Output, list[Finding]]:
     """Find, check and write the weights.
 
     Raises:
@@ -108,11 +110,14 @@ def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Findin
     copies = _copies(storage, weights, question.config_from)
     listing = b"" if len(plans) == 1 else index(plans, _origin(side.checkpoint, weights))
     size = sum(plan.nbytes for plan in plans) + sum(copy.nbytes for copy in copies) + len(listing)
-    expect(nbytes=sum(map(nbytes_of, targets)), shards=len(plans))
-    stamps = _stamps(storage, side.checkpoint, weights, targets)
+    compared = weights.targets if weights.must_agree else ()
+    copies_nbytes = sum(nbytes_of(copy) for target in compared for copy in copies_of(target))
+    expect(nbytes=sum(map(nbytes_of, targets)) + copies_nbytes, shards=len(plans))
+    stamps = _stamps(storage, side.checkpoint, weights, (*targets, *compared))
     with Sources(storage, stamps, targets) as sources, new_folder(question.output, size=size) as folder:
         for record in weights.records:
             sources.prove(record)
+        equal = assert_equal(compared, sources)
         for plan in plans:
             folder.write(plan.name, content(plan, sources), size=plan.nbytes)
         for copy in copies:
@@ -121,6 +126,7 @@ def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Findin
             folder.write(f"{weights.stem}.safetensors.index.json", (listing,), size=len(listing))
         sources.assert_unchanged()
     copied = tuple(sorted(copy.name for copy in copies))
+    read = {piece.path for target in targets for piece in target.pieces}
     output = Output(
         folder=question.output,
         files=tuple(WrittenFile(name=plan.name, nbytes=plan.nbytes, tensors=len(plan.targets)) for plan in plans),
@@ -131,6 +137,10 @@ def _exported(side: Side, question: ExportQuestion) -> tuple[Output, list[Findin
         nbytes=ByteCount(sum(map(nbytes_of, targets))),
         dtypes=dict(sorted(Counter(target.dtype.value for target in targets).items())),
         proven=sources.proven,
+        level=verdict.level,
+        sources=len(read),
+        verified=sum(report.is_proven for report in verdict.reports if report.path in read),
+        equal=equal,
         names_of=weights.names_of,
         is_loadable=weights.is_loadable,
         tied=weights.tied or {},

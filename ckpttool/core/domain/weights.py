@@ -96,6 +96,11 @@ class Weights:
 
     Records of pieces need not be repeated.
     """
+    must_agree: bool = False
+    """Whether pieces with the same box must have equal elements, because only that supports the user's statement.
+
+    Otherwise the record of the save shows that they are replicas, and the others are not read.
+    """
     described_by: tuple[str, ...] = ()
     """Further files that the targets depend on, such as `.metadata`; they must not change during the export."""
     companions: tuple[str, ...] = ()

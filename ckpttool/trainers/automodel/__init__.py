@@ -55,4 +55,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.automodel.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.automodel.resumes:objections",
     effects_at="ckpttool.trainers.automodel.resumes:effects",
+    weights_at="ckpttool.trainers.automodel.model_weights:weights",
 )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from ckpttool.core.domain.finding import Severity
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.shard import FormatName, TensorEntry
-from ckpttool.core.domain.weights import NotExportableError, Piece, Record, Target
-from ckpttool.core.formats import read_header
+from ckpttool.core.domain.weights import Record, Target
 from ckpttool.core.formats.base import ZIP_MAGIC
 from ckpttool.core.formats.torch.pickle_objects import Tensor
 from ckpttool.core.formats.torch.plain import value_at
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.archives import Archive, read_archive
+from ckpttool.trainers.common.stored_tensors import CONVERT, read_stored
 from ckpttool.trainers.export_findings import ambiguous_part, not_understood
 
 MODEL_KEYS: tuple[tuple[str, ...], ...] = (
@@ -25,8 +22,6 @@ MODEL_KEYS: tuple[tuple[str, ...], ...] = (
     ("module",),
 )
 """Keys under which trainers and training loops save the model in one object."""
-
-_CONVERT = "load the file with its trainer and save the weights as safetensors"
 
 
 def whole_targets(
@@ -60,7 +55,8 @@ def whole_targets(
             tied |= shared
             records += archive.records
         else:
-            targets += safetensors_targets(storage, path)
+            stored = read_stored(storage, path)
+            targets += map(stored.target, stored.entries.values())
     return tuple(targets), tied, records
 
 
@@ -79,52 +75,12 @@ def model_in(archive: Archive, part: str | None) -> object:
     listed = ", ".join(found) or "none of the usual keys"
     others = archive.tree if isinstance(archive.tree, Mapping) else {}
     words = [*found, *(key for key, state in others.items() if isinstance(key, str) and _has_tensors(state))]
-    remedy = f"name the model's key, such as --part {words[0]}" if words else _CONVERT
+    remedy = f"name the model's key, such as --part {words[0]}" if words else CONVERT
     raise ambiguous_part(f"The file has a model under {listed}.", path=archive.path, remedy=remedy)
 
 
 def _has_tensors(state: object) -> bool:
     return isinstance(state, Mapping) and any(isinstance(value, Tensor) for value in state.values())
-
-
-def safetensors_targets(storage: Storage, path: str) -> Iterator[Target]:
-    """Yield the tensors of a safetensors file.
-
-    Raises:
-        NotExportableError: The file is damaged, or has another format.
-        OSError: The disk did not answer.
-    """
-    with storage.open(path) as source:
-        header = read_header(source, named=FormatName.SAFETENSORS)
-    for finding in header.findings:
-        if finding.severity > Severity.NOTE:
-            raise NotExportableError(replace(finding, path=path))
-    if header.format is not FormatName.SAFETENSORS:
-        raise not_understood("The file is not a safetensors file.", path=path, remedy=_CONVERT)
-    for entry in header.entries:
-        yield Target(name=entry.name, dtype=entry.dtype, shape=entry.shape, pieces=(piece_of(path, entry),))
-
-
-def piece_of(path: str, entry: TensorEntry, at: tuple[int, ...] | None = None) -> Piece:
-    """Return the place of a tensor of a safetensors file.
-
-    Args:
-        path: The file.
-        entry: The tensor in its header.
-        at: Offsets of the piece in the complete tensor; None if it is the complete tensor.
-    """
-    offsets = (0,) * len(entry.shape) if at is None else at
-    return Piece(path, entry.spans[0][0], entry.dtype, entry.shape, dense(entry.shape), offsets)
-
-
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor that is stored in row-major order."""
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tuple[list[Target], dict[str, str]]:
@@ -142,7 +98,7 @@ def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tup
         NotExportableError: It is not a dictionary of tensors.
     """
     if not isinstance(state, Mapping) or not _has_tensors(state):
-        raise not_understood("The file contains no dictionary of tensors.", path=archive.path, remedy=_CONVERT)
+        raise not_understood("The file contains no dictionary of tensors.", path=archive.path, remedy=CONVERT)
     targets: list[Target] = []
     tied: dict[str, str] = {}
     views: dict[Tensor, str] = {}
