@@ -74,7 +74,14 @@ class Archive:
         return Piece(self.path, begin, dtype, tensor.shape, tensor.stride, offsets, record)
 
 
-def read_archive(source: ByteSource, path: str, begin: int = 0, end: int | None = None) -> Archive:
+def read_archive(
+    source: ByteSource,
+    path: str,
+    begin: int = 0,
+    end: int | None = None,
+    *,
+    trees: dict[bytes, object] | None = None,
+) -> Archive:
     """Read the pickle and the directory of an archive. Nothing is unpickled.
 
     Args:
@@ -82,6 +89,7 @@ def read_archive(source: ByteSource, path: str, begin: int = 0, end: int | None 
         path: Its path, for records and findings.
         begin: First byte of the archive, if the file contains several.
         end: First byte after the archive; None for the end of the file.
+        trees: The objects of pickles that were read before, to which this one is added; ranks often have equal pickles.
 
     Raises:
         NotExportableError: The archive is damaged, or its form is not supported.
@@ -110,10 +118,12 @@ def read_archive(source: ByteSource, path: str, begin: int = 0, end: int | None 
     if main.crc32 is not None and crc32(pickled) != main.crc32:
         message = f"The pickle at byte {main.begin} does not match its CRC-32."
         raise NotExportableError(damage(Code.CHECKSUM_MISMATCH, message, path=path, remedy=_RESTORE))
+    trees = {} if trees is None else trees
     try:
-        tree = read_values(pickled)
+        tree = trees[pickled] if pickled in trees else read_values(pickled)
     except BrokenPickleError as error:
         raise incomplete(f"The pickle is damaged: {error}.", path=path, remedy=_RESTORE) from error
+    trees[pickled] = tree
     storages = {name.removeprefix("data/"): record for name, record in records.items() if name.startswith("data/")}
     described = (main,) if order is None else (main, order)
     root = directory.entries[0].name.partition("/")[0]

@@ -126,8 +126,9 @@ class _Tag:
     def __init__(self, storage: Storage, folder: str) -> None:
         models, optimizers = _files(storage, folder)
         self.folder = folder
-        self.models = [_read(storage, path) for path in models]
-        self.optimizers = [_read(storage, path) for path in optimizers]
+        trees: dict[bytes, object] = {}
+        self.models = [_read(storage, path, trees) for path in models]
+        self.optimizers = [_read(storage, path, trees) for path in optimizers]
         self._values = self.models[0].tree
         module = value_at(self._values, "module")
         if not isinstance(module, dict):
@@ -389,9 +390,9 @@ def _by_rank(files: dict[str, StatesFile], role: ShardRole, folder: str) -> list
     return [f"{folder}/{name}" for _, name in ranked]
 
 
-def _read(storage: Storage, path: str) -> Archive:
+def _read(storage: Storage, path: str, trees: dict[bytes, object]) -> Archive:
     with storage.open(path) as source:
-        archive = read_archive(source, path)
+        archive = read_archive(source, path, trees=trees)
     archive.check_name(lambda name: parse(name) is not None)
     return archive
 

@@ -77,11 +77,9 @@ def _chosen(save: str, folders: dict[str, set[tuple[int, int]]], part: str | Non
         return by_name[part]
     names = ", ".join(sorted(by_name))
     if part is not None:
-        raise ambiguous_part(
-            f"The save has no part {part!r}, but {names or 'one model without a name'}.",
-            path=save,
-            remedy=f"--part with one of {names}" if names else "leave out --part",
-        )
+        message = f"The save has no part {part!r}; it has {names or 'one model without a name'}."
+        remedy = f"--part {min(by_name)}" if names else "leave out --part"
+        raise ambiguous_part(message, path=save, remedy=remedy)
     if len(by_name) > 1:
         raise ambiguous_part(f"The save has several models: {names}.", path=save, remedy=f"--part {min(by_name)}")
     return next(iter(folders))

@@ -86,3 +86,17 @@ def test_a_record_that_is_not_there_is_damage() -> None:
     with pytest.raises(NotExportableError) as lost:
         archive.piece(tensor._replace(storage=tensor.storage._replace(key="7")))
     assert lost.value.finding.severity.word == "damage"
+
+
+def test_equal_pickles_are_read_once_and_their_tensors_are_in_their_own_files() -> None:
+    trees: dict[bytes, object] = {}
+    files = [torch_file({"w": BIG + shift}) for shift in range(2)]
+    one, other = (read_archive(MemorySource(data), f"{at}.pt", trees=trees) for at, data in enumerate(files))
+    assert one.tree is other.tree
+    assert len(trees) == 1
+    for shift, (archive, data) in enumerate(zip((one, other), files, strict=True)):
+        piece = archive.piece(tensor_of(archive, "w"))
+        assert piece.path == f"{shift}.pt"
+        assert elements(data, piece) == (BIG + shift).reshape(-1).tolist()
+    read_archive(MemorySource(torch_file({"v": BIG})), "2.pt", trees=trees)
+    assert len(trees) == 2
