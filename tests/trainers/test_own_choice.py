@@ -168,6 +168,7 @@ def test_weights_alone_are_taken_like_any_save(tree: str, outcome: Outcome) -> N
         ("composer_single", {"latest-rank0.pt", "ep1-ba14-rank0.pt"}),
         ("light_single", {"checkpoints/last.ckpt", "checkpoints/epoch=1-step=12.ckpt"}),
         ("skyrl_2ranks", {"global_step_12/policy/model_world_size_2_rank_0.pt"}),
+        ("olmo_2ranks", {"step12/model_and_optim/__0_0.distcp"}),
         ("automodel_2ranks", {"epoch_1_step_11/rng/rng_global_rank_0.pt"}),
     ],
 )

@@ -24,7 +24,7 @@ from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.named_path import elsewhere, inside, is_gone
 from ckpttool.trainers.common.next_save import blocked
-from ckpttool.trainers.common.own_choice import Choice, ConfigChoice, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ConfigChoice, OwnChoice, choice_with
 from ckpttool.trainers.common.saved_values import count_at, first_value
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.olmo_core import MARK, SAVE, SLICES, STATES, TRAINER
@@ -143,20 +143,19 @@ def choose(start: OwnStart) -> Choice:
         )
     because = "it has the highest number of the complete saves"
     save = start.inventory.named(name)
-    stop = "it cannot be read" if save is None else _stop(start, save)
-    if stop is None:
-        return name, Outcome.LOADS, because
-    return name, Outcome.STOPS, f"{because}, and then it stops: {stop}"
+    if save is None:
+        return name, Outcome.UNKNOWN, f"{because}; it cannot be read here"
+    return _loaded(start, save, because)
 
 
-def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Return why OLMo-core stops at a save; None if it loads the save."""
-    for finding in blocking(start.checked(save).findings):
-        if not _is_overlooked(finding):
-            return save_finding_text(finding, save)
+def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Choice:
+    """Return whether OLMo-core loads a save."""
+    against = [finding for finding in blocking(start.checked(save).findings) if not _is_overlooked(finding)]
+    if against:
+        return choice_with(against, save, because)
     if save.content is Content.WEIGHTS_ONLY:
-        return "the save has no optimizer or no trainer state"
-    return None
+        return save.name, Outcome.STOPS, f"{because}, and then it stops: the save has no optimizer or no trainer state"
+    return save.name, Outcome.LOADS, because
 
 
 def _is_overlooked(finding: Finding) -> bool:
@@ -204,9 +203,7 @@ def _of_load_path(start: OwnStart, view: View) -> ConfigChoice:
     elif save is None:
         choice = elsewhere(root, path, message)
     else:
-        stop = _stop(start, save)
-        because = message if stop is None else f"{message}, and then it stops: {stop}"
-        choice = save.name, Outcome.LOADS if stop is None else Outcome.STOPS, because
+        choice = _loaded(start, save, message)
     return ConfigChoice(choice=choice, key=key, lacks=lacks[0] if lacks else None, path=path)
 
 
