@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.plan import Resolution
     from ckpttool.core.domain.preflight import Lint, Preflight, PreflightQuestion, Refused
-    from ckpttool.core.domain.question import CheckQuestion, LaunchOrder, LogQuestion, ResumeQuestion, TreeQuestion
+    from ckpttool.core.domain.question import (
+        CheckQuestion,
+        LaunchOrder,
+        LogQuestion,
+        ResumeQuestion,
+        StartQuestion,
+        TreeQuestion,
+    )
     from ckpttool.core.domain.retention import Aim, PruneOrder, Pruning, Repair, RetentionPolicy, Trash
     from ckpttool.core.domain.verdict import ShardReport, Verdict, Verification
     from ckpttool.core.storage.disk import Disk
@@ -410,6 +417,7 @@ def resolve(
     path: Where = None,
     choice: ResumeQuestion | None = None,
     data: DataQuestion | None = None,
+    start: StartQuestion | None = None,
     *,
     node: Node | None = None,
     layout: str | None = None,
@@ -441,6 +449,8 @@ def resolve(
     spike_threshold: float | None = None,
     around_spike: int | str | None = None,
     margin: str | float | None = None,
+    or_start: bool = False,
+    save_every: int | None = None,
     gbs: int | None = None,
     new_gbs: int | None = None,
     old_gbs: int | None = None,
@@ -463,6 +473,7 @@ def resolve(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
+        start: Whether to accept a run that has never saved, which then starts from scratch.
         node: The disk and the launchers; None for this machine's.
         layout: Look only for checkpoints of this layout: mindformers-rank, mindformers-iteration, mindformers-unified,
             orbax, megatron, verl, skyrl, deepspeed, hf-trainer, accelerate, torchtitan, composer, lightning, olmo-core,
@@ -496,6 +507,9 @@ def resolve(
         spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
         around_spike: Resume past the spike at STEP or the last spike, or after a stop.
         margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
+        or_start: Also accept a run without any save or trace of one: it starts from scratch, exit 0.
+        save_every: With --or-start: steps between saves; a log that ends before the first is ignored. Default:
+            --config.
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -513,6 +527,7 @@ def resolve(
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
+        NothingToResumeError: A start from scratch is accepted, but there is a trace of an earlier save.
         UsageError: An option is invalid, or the config belongs to a different trainer.
         IncompleteError: The tree cannot be read, or changed while it was read.
     """
@@ -633,6 +648,8 @@ def launch(
     spike_threshold: float | None = None,
     around_spike: int | str | None = None,
     margin: str | float | None = None,
+    or_start: bool = False,
+    save_every: int | None = None,
     gbs: int | None = None,
     new_gbs: int | None = None,
     old_gbs: int | None = None,
@@ -660,6 +677,7 @@ def launch(
     path: TreeQuestion,
     choice: ResumeQuestion = ...,
     data: DataQuestion = ...,
+    start: StartQuestion = ...,
     *,
     order: LaunchOrder,
     disk: Disk | None = ...,
@@ -673,6 +691,7 @@ def launch(
     choice: ResumeQuestion,
     /,
     data: DataQuestion = ...,
+    start: StartQuestion = ...,
     *,
     order: LaunchOrder,
     disk: Disk | None = ...,
@@ -684,6 +703,7 @@ def launch(
     path: Where = None,
     choice: ResumeQuestion | None = None,
     data: DataQuestion | None = None,
+    start: StartQuestion | None = None,
     *,
     order: LaunchOrder | None = None,
     disk: Disk | None = None,
@@ -717,6 +737,8 @@ def launch(
     spike_threshold: float | None = None,
     around_spike: int | str | None = None,
     margin: str | float | None = None,
+    or_start: bool = False,
+    save_every: int | None = None,
     gbs: int | None = None,
     new_gbs: int | None = None,
     old_gbs: int | None = None,
@@ -746,6 +768,7 @@ def launch(
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
+        start: Whether to accept a run that has never saved.
         order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
@@ -781,6 +804,9 @@ def launch(
         spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
         around_spike: Resume past the spike at STEP or the last spike, or after a stop.
         margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
+        or_start: Also accept a run without any save or trace of one: it starts from scratch, exit 0.
+        save_every: With --or-start: steps between saves; a log that ends before the first is ignored. Default:
+            --config.
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
@@ -847,6 +873,8 @@ def preflight(
     spike_threshold: float | None = None,
     around_spike: int | str | None = None,
     margin: str | float | None = None,
+    or_start: bool = False,
+    save_every: int | None = None,
     gbs: int | None = None,
     new_gbs: int | None = None,
     old_gbs: int | None = None,
@@ -902,6 +930,9 @@ def preflight(
         spike_threshold: Global norm at which a step is a spike. Default: a robust z-score.
         around_spike: Resume past the spike at STEP or the last spike, or after a stop.
         margin: Time before a strike's first event that is also suspect, such as 2h (a bare number is minutes).
+        or_start: Also accept a run without any save or trace of one: it starts from scratch, exit 0.
+        save_every: With --or-start: steps between saves; a log that ends before the first is ignored. Default:
+            --config.
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.

@@ -43,7 +43,7 @@ VERBS: Mapping[str, Verb] = {
     "inspect": Verb("inspect.verbs:inspect"),
     "diff": Verb("inspect.verbs_diff:diff"),
     "export": Verb("export.verbs:export"),
-    "resolve": Verb("core.verbs.resolving:resolve"),
+    "resolve": Verb("core.verbs.first_start:resolve_or_start"),
     "health": Verb("health.verbs.health:health", without=frozenset({"dry_run"})),
     "scale_skip": Verb("core.verbs.skipping:scale_skip"),
     "launch": Verb(

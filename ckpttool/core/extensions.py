@@ -27,6 +27,8 @@ class Feature:
     """`"module:name"` of the class that lists the feature's kinds of findings, like `core.findings` for the core."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
+    part_traces: str | None = None
+    """`"module:name"` of a `trainers.located.PartTraces`; only the first feature with a reference is used."""
     storages: Mapping[str, str] | None = None
     """`"module:name"` of a function that opens a root as a `core.storage.base.Storage`, by the root's scheme."""
     log_evidence: str | None = None

@@ -15,6 +15,7 @@ FEATURE = Feature(
         "part": "ckpttool.nodes.answers",
     },
     parts_reader="ckpttool.nodes.tree:locate_parts",
+    part_traces="ckpttool.nodes.tree:traces_of_parts",
     storages={
         "parts": "ckpttool.nodes.storage:opened",
         "noted": "ckpttool.nodes.storage:opened",

@@ -68,6 +68,12 @@ class Seat:
     inode: int | None = None
     """ID of the tree's folder: an export has the same ID under each of its addresses; None if there is no folder."""
 
+    trace: str | None = None
+    """The trace of an earlier save, if the machine has no checkpoint; empty if it has no trace.
+
+    None if it has one, if this is unknown, or if the version that wrote the part did not record it.
+    """
+
     @property
     def name(self) -> str:
         """The name of the part, for messages."""

@@ -239,6 +239,7 @@ def seat_fields(seat: Seat, text: Callable[[str], Json]) -> JsonObject:
         "disk": disk,
         "root": text(seat.root),
         **({} if seat.absolute is None else {"absolute": text(seat.absolute)}),
+        **({} if seat.trace is None else {"trace": text(seat.trace)}),
         "began_ns": seat.began_ns,
         "ended_ns": seat.ended_ns,
         "level": seat.level.word,
@@ -272,6 +273,7 @@ def _decode_seat(head: JsonObject) -> Seat:
         claims=None if claims is None else tuple(Rank(as_int(rank)) for rank in as_list(claims)),
         room=room,
         absolute=decode_text(head["absolute"]) if "absolute" in head else None,
+        trace=decode_text(head["trace"]) if "trace" in head else None,
         inode=get_optional_int(disk, "inode"),
         unwritable=tuple(decode_text(folder) for folder in as_list(disk.get("unwritable", []))),
     )

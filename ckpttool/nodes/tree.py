@@ -115,6 +115,25 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
     )
 
 
+def traces_of_parts(path: str, *, root: str | None) -> tuple[str, dict[str, str | None]]:
+    """Return the tree's path, and for each part's name the trace of an earlier save.
+
+    A trace is empty if the machine has no trace, and None if this is unknown.
+
+    Args:
+        path: The path of the parts, as the user typed it.
+        root: The tree's path, if the path differs between its machines.
+
+    Raises:
+        UsageError: The machines recorded several trees.
+        IncompleteError: Some parts are missing, or no part can be read.
+    """
+    merged = _machines_of(path, root).merge
+    if merged.missing or merged.blind:
+        raise IncompleteError(f"{path}: parts are missing: {merged.lacking}")
+    return merged.root, {seat.name: seat.trace for seat in merged.seats_read}
+
+
 def _machines_of(path: str, root: str | None) -> MachinesOfParts:
     """Read all parts, and combine them."""
     views: list[PartView] = []

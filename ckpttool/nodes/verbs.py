@@ -23,6 +23,7 @@ from ckpttool.core.records import PART_SUFFIX, STREAM
 from ckpttool.core.storage import is_local, shortest
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
+from ckpttool.core.verbs.first_start import trace_here
 from ckpttool.core.verbs.verifying import joined
 from ckpttool.nodes.model import MOST_PART_BYTES, PartQuestion, PartWritten, Seat, Split
 from ckpttool.nodes.names import assert_own, place_of, process_of_part, run_of
@@ -197,6 +198,7 @@ def _made(
         absolute=os.path.abspath(root),
         unwritable=tuple(folder for folder in folders if not LocalDisk().is_writable(folder)),
         inode=_inode(root),
+        trace=None if view.answers.stamps and view.reports else trace_here(question.tree),
     )
     if located is None and not view.reports:  # no tree: other files here are private
         view = replace(view, answers=Answers(failures=view.answers.failures))

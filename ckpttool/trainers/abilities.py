@@ -112,6 +112,21 @@ class LaunchTarget(Protocol):
         """
         ...
 
+    def fresh_config(self, base: RunConfig, root: str) -> LaunchConfig:
+        """Return the user's config for a start from scratch; a config that already starts so is unchanged.
+
+        Weights of another model that the config loads stay, because they are part of such a start.
+
+        Args:
+            base: The user's config.
+            root: The folder of the run's saves, which has none.
+
+        Raises:
+            UsageError: The config resumes from another run.
+            CkptToolError: This config cannot be changed that way.
+        """
+        ...
+
     def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
         """Return the shell command for each node, ordered by node rank.
 
@@ -160,12 +175,12 @@ class Simulator(Protocol):
         """
         ...
 
-    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan | None) -> JudgedStart:
         """Return the save that a start with the current config, records and names would load, by the same rules.
 
         Args:
             start: The tree, the run's config, and its number of ranks.
-            plan: The plan: the checkpoint to load, and the position in the data.
+            plan: The plan: the checkpoint to load, and the position in the data. None for a start from scratch.
         """
         ...
 

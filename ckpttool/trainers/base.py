@@ -326,6 +326,13 @@ class Trainer:
 
     A part recorded on one machine includes the contents of only these files.
     """
+    only_after_saves: str = ""
+    """Pattern for names of its records and pointers that exist only after a save; empty if it writes none.
+
+    Files with weights or states are recognized without it.
+    """
+    beside_saves: tuple[str, ...] = ()
+    """Paths of such records in the folder above the saves."""
     places: tuple[str, ...] = ()
     """Paths of the trainer's saves below an output folder or a working directory, those of a single run first.
 
@@ -378,6 +385,8 @@ class Trainer:
     """A function that returns the trainer's effects on a resume, as `effects` does."""
     intervals_at: str | None = None
     """A function that returns how often a run logs and saves, as `intervals` does."""
+    save_interval_at: str | None = None
+    """A function that returns the steps between saves by a config alone, if `intervals` needs more than that."""
     owned_at: str | None = None
     """A function that returns the saves that only a running trainer may remove, as `owned` does."""
     weights_at: str | None = None
@@ -472,20 +481,35 @@ class Trainer:
         told = cast("Callable[[Storage, RunConfig | None], Evidence]", referred(self.evidence_at))
         return told(output, config)
 
-    def intervals(self, config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+    def intervals(
+        self, config: RunConfig | None, storage: Storage, checkpoint: Checkpoint | None
+    ) -> StepIntervals | None:
         """Return how often a run logs and saves, or None if neither its config nor its records show that.
 
         Args:
             config: The config of the run to resume. None if it is unknown.
             storage: The tree.
-            checkpoint: The checkpoint to resume from, whose records count without a config.
+            checkpoint: The checkpoint to resume from, or None; its records count without a config.
         """
         if self.intervals_at is None:
             return None
         shown = cast(
-            "Callable[[RunConfig | None, Storage, Checkpoint], StepIntervals | None]", referred(self.intervals_at)
+            "Callable[[RunConfig | None, Storage, Checkpoint | None], StepIntervals | None]",
+            referred(self.intervals_at),
         )
         return shown(config, storage, checkpoint)
+
+    def save_interval(self, config: RunConfig, storage: Storage) -> int | None:
+        """Return the steps between two saves of a run, or None if its config does not show them.
+
+        Args:
+            config: The config of the run.
+            storage: The folder of its saves.
+        """
+        if self.save_interval_at is not None:
+            return cast("Callable[[RunConfig], int | None]", referred(self.save_interval_at))(config)
+        intervals = self.intervals(config, storage, None)
+        return None if intervals is None else intervals.saved
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
         """Return the objections to a save at the resumed run's sizes; any objection except a note rules out the save.

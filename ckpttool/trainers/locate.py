@@ -202,15 +202,14 @@ def _hint(folder: str) -> str:
     return f"; did you mean {' or '.join(paths)}?" if paths else ""
 
 
-_LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?"
-
-
 def _is_called_a_save(path: str) -> bool:
     """Return whether a folder has the name of a save.
 
     A tree inside such a folder is a part of that save.
     """
-    return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
+    from ckpttool.core.decide.naming import LIKE_A_SAVE  # most folders are trees
+
+    return re.fullmatch(LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
@@ -409,8 +408,12 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
             )
 
 
-def _of_others(owner: str) -> UnknownLayoutError:
-    return UnknownLayoutError(f"{owner}; {_KNOWN.format(titles=_titles())}; {_ONE_FILE}")
+class OthersSavesError(UnknownLayoutError):
+    """The folder has saves of a trainer without a layout here."""
+
+
+def _of_others(owner: str) -> OthersSavesError:
+    return OthersSavesError(f"{owner}; {_KNOWN.format(titles=_titles())}; {_ONE_FILE}")
 
 
 _KNOWN = "it knows those of {titles}"

@@ -154,6 +154,25 @@ class PartsReader(Protocol):
         ...
 
 
+class PartTraces(Protocol):
+    """Reader of the traces of earlier saves in the parts of machines without a checkpoint."""
+
+    def __call__(self, path: str, *, root: str | None) -> tuple[str, dict[str, str | None]]:
+        """Return the tree's path, and for each part's name the trace of an earlier save.
+
+        A trace is empty if that machine has no trace, and None if this is unknown.
+
+        Args:
+            path: The path of the parts, as the user typed it.
+            root: The tree's path, if the path differs between its machines.
+
+        Raises:
+            UsageError: The machines recorded several trees.
+            IncompleteError: Some parts are missing, or no part can be read.
+        """
+        ...
+
+
 def seal_place_of(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
     """Return the place of a checkpoint's seal; None if the layout has no such place."""
     place = layout.seal_place(checkpoint)

@@ -205,12 +205,13 @@ EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
     torchtitan_effects.effects,
     verl_effects.effects,
 )
-INTERVALS: tuple[Callable[[RunConfig | None, Storage, Checkpoint], StepIntervals | None], ...] = (
+INTERVALS: tuple[Callable[[RunConfig | None, Storage, Checkpoint | None], StepIntervals | None], ...] = (
     huggingface_intervals.intervals,
     lightning_intervals.intervals,
     mindformers_intervals.intervals,
     torchtitan_intervals.intervals,
 )
+SAVE_INTERVALS: tuple[Callable[[RunConfig], int | None], ...] = (mindformers_intervals.save_interval,)
 OWNED: tuple[Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]], ...] = (pynative_retention.owned,)
 
 FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
@@ -230,6 +231,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "objections_at": ((), OBJECTIONS),
     "effects_at": ((), EFFECTS),
     "intervals_at": ((), INTERVALS),
+    "save_interval_at": ((), SAVE_INTERVALS),
     "owned_at": ((), OWNED),
 }
 """By field: the classes of which one is made, and what is taken as it is."""

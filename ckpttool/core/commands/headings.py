@@ -18,14 +18,14 @@ _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help
 """Options of every command, shown last in the help."""
 
 _FIRST = (
-    "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log", "--health-threshold",
+    "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log",
     "--gbs", "--format", "--help-all", "--help",
 )  # fmt: skip
 FIRST_SCREEN = {
-    "resolve": {*_FIRST, "--before", "--strict", "--simulate"},
-    "launch": {*_FIRST, "--output", "--nodes", "--dry-run"},
-    "preflight": {*_FIRST, "--devices", "--allow", "--report"},
-    "report": {*_FIRST, "--output", "--keep-last", "--simulate"},
+    "resolve": {*_FIRST, "--or-start", "--before", "--strict", "--simulate"},
+    "launch": {*_FIRST, "--or-start", "--output", "--nodes", "--dry-run"},
+    "preflight": {*_FIRST, "--or-start", "--devices", "--allow", "--report"},
+    "report": {*_FIRST, "--health-threshold", "--output", "--keep-last", "--simulate"},
 }
 """Options in the short `--help` of the commands with the most options; `--help-all` shows all of them."""
 

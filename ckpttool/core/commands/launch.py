@@ -16,7 +16,7 @@ from ckpttool.core.commands.tree_options import EntryScript, from_here
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.preflight import Preflight
-from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, StartQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
 
@@ -122,6 +122,7 @@ def launch(
     *,
     tree: TreeQuestion,
     choice: ResumeQuestion,
+    start: StartQuestion,
     data: DataQuestion,
     job: JobOptions,
     look: View,
@@ -146,12 +147,12 @@ def launch(
         with progress.watched(quiet=quiet):
             count = None if job.dry_run else job.after_failed_starts
             fragment = launching.fragment(
-                from_here(tree), launch_order, position, strict=job.strict, after_failed_starts=count
+                from_here(tree), launch_order, position, start, strict=job.strict, after_failed_starts=count
             )
         raise typer.Exit(show(replace(fragment, view=look), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
-        answer = launching.launch(from_here(tree), launch_order, position, order=job.order(config, output, look))
+        answer = launching.launch(from_here(tree), launch_order, position, start, order=job.order(config, output, look))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)

@@ -13,7 +13,7 @@ from ckpttool.core.commands.tree_options import EngineOptions, from_here
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.preflight import PreflightQuestion
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import ResumeQuestion, StartQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 
 Base = Annotated[
@@ -49,6 +49,7 @@ def preflight(
     *,
     tree: TreeQuestion,
     choice: ResumeQuestion,
+    start: StartQuestion,
     data: DataQuestion,
     look: View,
     engine: EngineOptions,
@@ -73,6 +74,7 @@ def preflight(
         tree=from_here(tree),
         choice=choice,
         data=replace(data, sink_size=tree.steps_per_epoch),
+        start=start,
         devices=devices,
         strict=strict,
         allowed=report.allowed(),

@@ -24,8 +24,8 @@ from ckpttool.core.commands.tree_options import (
 )
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, Resolution, ResumePlan, Simulation
+from ckpttool.core.domain.question import ResumeQuestion, StartQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
 from ckpttool.trainers.registry import FIRST, trainers
@@ -93,7 +93,7 @@ OWN = "own"
 
 @exits(
     {
-        0: "A checkpoint was chosen, even if newer ones were skipped.",
+        0: "A checkpoint was chosen, even if newer ones were skipped; or a start from scratch (with --or-start).",
         10: "A newer checkpoint was skipped (with --strict), or the loss exceeds --max-lost-steps or --max-lost-time.",
         11: "There is no checkpoint to resume from.",
         **OF_A_TREE,
@@ -104,6 +104,7 @@ def resolve(
     *,
     tree: TreeQuestion,
     choice: ResumeQuestion,
+    start: StartQuestion,
     data: DataQuestion,
     look: View,
     engine: EngineOptions,
@@ -122,21 +123,30 @@ def resolve(
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
-    from ckpttool.core.verbs import resolving
-    from ckpttool.core.verbs.starting import with_start  # its help must not wait for this import
-
     question = from_here(tree, config=config)
     with engine.reading(quiet=quiet):
-        answer = resolving.resolve(question, choice, replace(data, sink_size=tree.steps_per_epoch))
-    say_tree(answer.tree, quiet=quiet, verbose=look.everything)
-    answer = replace(
-        answer, decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look
-    )
+        answer = _resolved(question, choice, replace(data, sink_size=tree.steps_per_epoch), start)
+    answer = replace(answer, strict=strict, now=clock(), view=look)
+    if not isinstance(answer.decision, FreshStart):
+        from ckpttool.core.verbs.starting import with_start  # its help must not wait for this import
+
+        say_tree(answer.tree, quiet=quiet, verbose=look.everything)
+        answer = replace(answer, decision=with_start(answer), simulation=own.simulation(answer))
     if field:
         raise typer.Exit(_print(answer, field))
     if fmt is PlanFormat.YAML:
         raise typer.Exit(_paste(answer))
     raise typer.Exit(show(answer, Format(fmt.value)))
+
+
+def _resolved(question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion, start: StartQuestion) -> Answer:
+    if start == StartQuestion():
+        from ckpttool.core.verbs import resolving
+
+        return resolving.resolve(question, choice, data)
+    from ckpttool.core.verbs.first_start import resolve_or_start  # few commands search for traces
+
+    return resolve_or_start(question, choice, data, start)
 
 
 def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
@@ -149,7 +159,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
     from ckpttool.core.render.json import members
 
     code = answer.exit_code
-    if isinstance(answer.decision, NoResumePoint):
+    if isinstance(answer.decision, NoResumePoint) and not isinstance(answer.decision, FreshStart):
         output.error(f"there is no checkpoint in {answer.decision.root} to resume from: omit --print to see why")
         return code
     document_members = dict(members(document(answer)))

@@ -15,6 +15,9 @@ LATEST = "latest"
 _NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
 """Pattern of names that end in the step: `iteration_00000030`, `step-30`."""
 
+LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?"
+"""Pattern of names that trainers give to the folder of a save."""
+
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     """Return the checkpoints with a name; several only if training runs share a folder.

@@ -17,7 +17,8 @@ from ckpttool.core.domain.finding import (
     unsafe,
 )
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
+from ckpttool.core.domain.launch import LaunchConfig
+from ckpttool.core.domain.plan import MOST_REJECTED, FreshStart, JudgedStart, NoResumePoint, Outcome, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
 from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.units import at_step, counted, in_gib
@@ -58,17 +59,50 @@ def by_check(
     return {name: tuple(findings) for name, findings in by_name.items()}
 
 
+def against_fresh(
+    decision: FreshStart, edited: LaunchConfig | None, start: JudgedStart | None, *, config: str | None
+) -> tuple[Finding, ...]:
+    """Report a config with which the run would not start from scratch.
+
+    Args:
+        decision: The start from scratch.
+        edited: The config that `launch` would write; None if it writes none.
+        start: The simulated start; None if the trainer is unknown.
+        config: The path of the config; None if it was not given.
+    """
+    if edited is not None and edited.changes:
+        changes = ", ".join(f"`{change.key}: {change.before}`" for change in edited.changes)
+        message = f"as configured, the start tries to resume, and there is no checkpoint: {changes}"
+        remedy = (
+            f"ckpttool launch {decision.root} --or-start --config {config} --output NEW.yaml, and start with the new "
+            f"config, or --allow {Code.START_DIFFERS.value} if a launch follows"
+        )
+        return (suspect(Code.START_DIFFERS, message, path=config, remedy=remedy),)
+    if edited is not None or config is None or start is None or start.simulation is None or not start.is_known:
+        return ()
+    if start.simulation.outcome is Outcome.SCRATCH:
+        return ()
+    message = f"as configured, the run would not start from scratch: {start.reason}"
+    remedy = f"remove the setting that loads a checkpoint, or --allow {Code.START_DIFFERS.value} if it is intended"
+    return (suspect(Code.START_DIFFERS, message, path=config, line=start.line, remedy=remedy),)
+
+
 def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
     """Report that the number of devices for a launch is unknown."""
-    if isinstance(decision, NoResumePoint):
+    message = "the config does not record how many devices to start"
+    if isinstance(decision, ResumePlan):
+        checkpoint = decision.point.checkpoint
+        if checkpoint.topology.world_size is not None:
+            return ()
+        message = f"neither the config nor {checkpoint.name} records how many devices to start"
+    elif not isinstance(decision, FreshStart):
         return ()
-    checkpoint = decision.point.checkpoint
-    if config.world_size is not None or checkpoint.topology.world_size is not None:
+    if config.world_size is not None:
         return ()
     return (
         unknown(
             Code.DEVICES_UNKNOWN,
-            f"neither the config nor {checkpoint.name} records how many devices to start",
+            message,
             path=config.path,
             remedy="pass --devices N to preflight, --devices-per-node N to launch",
         ),
@@ -79,6 +113,8 @@ def stopped(message: str, code: ExitCode) -> Finding:
     """Return a finding for the error that prevented an answer."""
     if code is ExitCode.UNSAFE:
         return unsafe(Code.CANNOT_ANSWER, message)
+    if code is ExitCode.NOTHING_TO_RESUME:
+        return damage(Code.NOTHING_TO_RESUME, message)
     return unknown(Code.CANNOT_ANSWER, message)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.plan import NoResumePoint, OfChoice, ResumePlan, exit_of
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, OfChoice, ResumePlan, exit_of
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
 
@@ -57,6 +57,8 @@ class Fragment(OfChoice, Answered):
     """Whether a rejected newer checkpoint has its own exit code."""
     view: View = USUAL
     """Display options for the plan."""
+    remark: str | None = None
+    """What the trainer does at a start from scratch; None if a checkpoint was chosen, or if it is unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -75,7 +77,7 @@ class Launch(OfChoice, Answered):
 
     NOUN = "launch"
 
-    plan: ResumePlan
+    plan: ResumePlan | FreshStart
     output: str
     """Path of the launch config, as the user typed it."""
     changes: tuple[ConfigChange, ...]
@@ -96,5 +98,5 @@ class Launch(OfChoice, Answered):
 
     @property
     def chosen(self) -> ResumePlan | None:
-        """The plan that the launch config follows."""
-        return self.plan
+        """The plan that the launch config follows; None for a start from scratch."""
+        return self.plan if isinstance(self.plan, ResumePlan) else None

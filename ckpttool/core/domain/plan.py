@@ -160,6 +160,20 @@ class NoResumePoint:
         return f"{counted(self.in_trash, 'checkpoint')} {are} in the trash: ckpttool trash list {quote(self.root)}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshStart(NoResumePoint):
+    """Result for a run that never completed a save, so that training starts from scratch."""
+
+    ground: str
+    """The state of the folder, for the end of a sentence: "does not exist"."""
+    set_aside: tuple[str, ...] = ()
+    """Names of unfinished saves that are not loaded."""
+    logged: tuple[str, ...] = ()
+    """Logs that were read, each of which ends before the first save."""
+    trainer: str | None = None
+    """Name of the trainer, as the config or an unfinished save shows it; None if unknown."""
+
+
 _NOT_KNOWN = frozenset(
     {
         Code.NOT_LOADABLE,
@@ -314,18 +328,23 @@ class ResumePlan:
     """
     parts: PartsGiven | None = None
     """Parts that the decision is based on, if other machines recorded them; otherwise None."""
+    or_start: bool = False
+    """Whether a start from scratch was also allowed, so that documents name the kind of start."""
 
 
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
     """Return the exit code of a decision.
 
-    Return 0 if a checkpoint was chosen; with `strict`, only if no newer checkpoint was rejected for damage.
+    Return 0 if a checkpoint was chosen; with `strict`, only if no newer checkpoint was rejected for damage. Return 0
+    also if the run starts from scratch.
 
     Return 10 if the choice loses more than allowed, or a rank would start on a machine without its files.
 
     Return 14 if a requested log could not be read to its end, or contained no step, so that the choice ignores the log.
     """
     match decision:
+        case FreshStart():
+            return ExitCode.OK
         case NoResumePoint():
             reasons = [reason for rejection in decision.rejected for reason in rejection.reasons]
             if worst([*reasons, *decision.findings]) is Severity.UNSAFE:

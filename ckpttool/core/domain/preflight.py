@@ -12,7 +12,7 @@ from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.finding import Finding, Row, Severity, blocking, of_findings, worst
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.plan import OfChoice, ResumePlan
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import ResumeQuestion, StartQuestion, TreeQuestion
 from ckpttool.core.domain.settings import SafeFix
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
@@ -251,6 +251,7 @@ class PreflightQuestion:
     """Question about the tree, without the config, because the config is read as part of the answer."""
     choice: ResumeQuestion = ResumeQuestion()
     data: DataQuestion = DataQuestion()
+    start: StartQuestion = StartQuestion()
     devices: int | None = None
     """Total number of devices that will be started; None if unknown."""
     strict: bool = False

@@ -374,6 +374,40 @@ class ResumeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartQuestion:
+    """Question about a run that may not have saved yet."""
+
+    or_start: Annotated[
+        bool,
+        Option(
+            "--or-start",
+            "Also accept a run without any save or trace of one: it starts from scratch, exit 0.",
+            "Which checkpoint",
+        ),
+    ] = False
+    save_every: Annotated[
+        int | None,
+        Option(
+            "--save-every",
+            "With --or-start: steps between saves; a log that ends before the first is ignored. Default: --config.",
+            "Which checkpoint",
+            metavar="STEPS",
+            least=1,
+        ),
+    ] = None
+    """Number of steps between saves; None to use the config's."""
+
+    def assert_consistent(self) -> None:
+        """Raise an error if an option is given without another option that it requires.
+
+        Raises:
+            UsageError: An option is given without the option that it requires.
+        """
+        if self.save_every is not None and not self.or_start:
+            raise UsageError("--save-every needs --or-start: give both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
     """Config to write, and machines to start."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
 from ckpttool.core.domain.node import Mount, Reach
 from ckpttool.core.storage import is_local
@@ -87,6 +90,75 @@ def _unescaped(field: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
 
 
+class PlannedMount(NamedTuple):
+    """A file system that the machine's settings mount at a path."""
+
+    point: str
+    """The folder at which it is mounted."""
+    source: str
+    """Path of the settings file."""
+
+
+_FSTAB, _AUTOMASTER = "/etc/fstab", ("/etc/auto.master", "/etc/autofs/auto.master")
+_UNITS, _WHERE = "/etc/systemd/system", re.compile("(?m)^Where=(.*)$")
+_BARE = ("/", "/mnt", "/media")
+"""Folders of which each subfolder is usually a mount point."""
+
+
+def planned_mounts() -> tuple[PlannedMount, ...]:
+    """Return the mounts in `/etc/fstab`, systemd's units and autofs' maps; empty if there are no such files."""
+    planned = [PlannedMount(_unescaped(fields[1]), _FSTAB) for fields in _settings(_text(_FSTAB)) if len(fields) > 1]
+    for path in _AUTOMASTER:
+        for point, *maps in _settings(_text(path)):
+            if point == "/-" and maps:  # a direct map, with one mount point per line
+                direct = os.path.join("/etc", maps[0])
+                planned += [PlannedMount(_unescaped(fields[0]), direct) for fields in _settings(_text(direct))]
+            elif point != "/-":
+                planned.append(PlannedMount(_unescaped(point), path))
+    with suppress(OSError):
+        units = [f"{_UNITS}/{name}" for name in sorted(os.listdir(_UNITS)) if name.endswith((".mount", ".automount"))]
+        planned += [PlannedMount(match[1].strip(), unit) for unit in units for match in _WHERE.finditer(_text(unit))]
+    return tuple(mount for mount in planned if mount.point.startswith("/") and mount.point != "/")
+
+
+def _settings(text: str) -> Iterator[list[str]]:
+    """Yield the fields of each line, without comments."""
+    for line in text.splitlines():
+        fields = line.partition("#")[0].split()
+        if fields:
+            yield fields
+
+
+def not_mounted(path: str, *, table: str, planned: tuple[PlannedMount, ...]) -> str | None:
+    """Return why the file system of a path may not be mounted, as a clause; None if nothing suggests this.
+
+    Args:
+        path: A path, whether or not it exists.
+        table: The result of `mount_table`; if it is empty, only the path itself is judged.
+        planned: The result of `planned_mounts`.
+    """
+    real_path = os.path.realpath(path)
+    points = {_unescaped(fields[4]) for line in table.splitlines() if len(fields := line.split(" ")) > 4}  # noqa: PLR2004  proc(5)
+    for mount in planned if points else ():
+        point = os.path.normpath(mount.point)
+        covering = (other for other in points if _covers(other, real_path) and _covers(point, other))
+        if _covers(point, real_path) and next(covering, None) is None:
+            return f"{point} is not mounted, although {mount.source} lists it"
+    if os.path.lexists(real_path):
+        return None
+    if mount_of(real_path, table).kind == "autofs":
+        return "autofs has not mounted it"
+    missing, nearest = real_path, os.path.dirname(real_path)
+    while not os.path.lexists(nearest):
+        missing, nearest = nearest, os.path.dirname(nearest)
+    return f"{missing} does not exist: its file system may not be mounted" if nearest in _BARE else None
+
+
+def _covers(point: str, path: str) -> bool:
+    """Return whether a path is at a mount point, or below it."""
+    return path == point or path.startswith(f"{point.rstrip('/')}/")
+
+
 def disk_identity(path: str, *, table: str, boot: str) -> str:
     """Return a string that is equal for the same disk, and differs between the disks of two machines.
 
@@ -116,7 +188,13 @@ def disk_id(root: str) -> str:
     """
     from xxhash import xxh3_128_hexdigest  # most commands do not need this library
 
-    place = os.path.abspath(root)
+    place = nearest_existing(root)
+    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))
+
+
+def nearest_existing(path: str) -> str:
+    """Return a path as an absolute one or, if it does not exist, the nearest existing folder above it."""
+    place = os.path.abspath(path)
     while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may also be inaccessible
         place = os.path.dirname(place)
-    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))
+    return place

@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING, Protocol
 from ckpttool.core.decide.preflight import allow
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.launch import Fragment, Launch, LaunchJob
-from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Preflight, PreflightQuestion, Refused
-from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
-from ckpttool.core.errors import UsageError
+from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, StartQuestion, TreeQuestion
+from ckpttool.core.errors import UnknownLayoutError, UsageError
 from ckpttool.core.extensions import first_imported
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.disk import Disk, LocalDisk
-from ckpttool.core.verbs.configs import read_base
+from ckpttool.core.verbs.configs import BaseConfig, read_base
+from ckpttool.core.verbs.first_start import fresh_remark, resolve_or_start
 from ckpttool.core.verbs.preflighting import (
     assert_startable,
     assert_started_by_user,
+    fresh_launch,
     judged,
     launch_notes,
 )
-from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Tree, Where, tree_question
 from ckpttool.core.write.files import assert_free
 from ckpttool.core.write.files import replace as write
+from ckpttool.trainers.registry import trainer_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding, Row
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.verbs.resolving import Answer
 
 
 class CountsStarts(Protocol):
@@ -70,6 +73,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     question: Where = None,
     choice: ResumeQuestion = ResumeQuestion(),
     data: DataQuestion = DataQuestion(),
+    start: StartQuestion = StartQuestion(),
     *,
     order: LaunchOrder,
     disk: Disk | None = None,
@@ -84,6 +88,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
         question: The tree. The config is always `order.base`, not the question's config.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
+        start: Whether to accept a run that has never saved.
         order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
@@ -96,17 +101,19 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     """
     question = tree_question(question)
     counter = None if order.dry_run else start_counter(order.after_failed_starts)
-    if counter is not None:
-        counter.mark_failed(question)
+    _mark_failed(counter, question, start)
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
-    answer = resolve(replace(question, config=base.run), choice, data, node=node)
-    target = assert_startable(answer.tree, order.load_checkpoint)
+    answer = resolve_or_start(replace(question, config=base.run), choice, data, start, node=node)
     preflight_question = _preflight_of(order, question, choice, data)
-    decision, disk = answer.decision, disk or LocalDisk()
+    disk = disk or LocalDisk()
+    if isinstance(answer.decision, FreshStart):
+        return _fresh(preflight_question, base, answer, disk, order)
+    target = assert_startable(answer.tree, order.load_checkpoint)
+    decision = answer.decision
     if isinstance(decision, NoResumePoint):
         return _refused(judged(preflight_question, base, answer, disk).answer)
-    job = _job(base.run, decision, order)
+    job = _job(base.run, order, decision.point.checkpoint.topology.world_size)
     commands, devices = None, None
     if job is not None:
         commands, devices = target.commands(base.run, job), job.nodes * job.devices_per_node
@@ -116,22 +123,77 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
         return _refused(ready.answer)
     notes = launch_notes(answer.tree, decision, base.run)
     plan = replace(ready.plan, findings=(*_reported(decision, ready.answer, order.allowed), *notes))
-    content = edited.text.encode("utf-8")
+    launched = Launch(
+        plan=plan,
+        output=order.output,
+        changes=edited.changes,
+        commands=commands,
+        folder=target.folder,
+        view=order.view,
+    )
+    launched = _written(launched, edited.text, order)
+    if counter is not None:
+        counter.record(answer.tree, decision.point.checkpoint)
+    return launched
+
+
+def _fresh(
+    question: PreflightQuestion, base: BaseConfig, answer: Answer, disk: Disk, order: LaunchOrder
+) -> Launch | Refused:
+    """Write a config that starts from scratch."""
+    target = trainer_named(base.run.trainer).launch
+    if target is None:
+        title = trainer_named(base.run.trainer).title
+        raise UsageError(
+            f"ckpttool cannot write a launch config for {title}; `ckpttool launch --or-start` without --config and "
+            "--output shows how to start"
+        )
+    ready, edited = fresh_launch(question, base, answer, disk)
+    job = _job(base.run, order, None)
+    if job is None:
+        raise UsageError(f"{order.base} does not record how many devices to start: give --devices-per-node")
+    if not ready.go or edited is None or not isinstance(answer.decision, FreshStart):
+        return _refused(ready)
+    return _written(
+        Launch(
+            plan=answer.decision,
+            output=order.output,
+            changes=edited.changes,
+            commands=target.commands(base.run, job),
+            folder=target.folder,
+            view=order.view,
+        ),
+        edited.text,
+        order,
+    )
+
+
+def _written(launched: Launch, text: str, order: LaunchOrder) -> Launch:
+    """Write the launch config, unless it is a dry run or the file already has the content."""
+    content = text.encode("utf-8")
     written = not order.dry_run and not (order.force and _is_already(order.output, content))
     if order.dry_run and not order.force:
         assert_free(order.output)
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
-    if counter is not None:
-        counter.record(answer.tree, decision.point.checkpoint)
-    launch_ = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
-    return replace(launch_, written=written, dry_run=order.dry_run, view=order.view)
+    return replace(launched, written=written, dry_run=order.dry_run)
+
+
+def _mark_failed(counter: CountsStarts | None, question: TreeQuestion, start: StartQuestion) -> None:
+    """Mark a save from which starts fail again and again; before the first save, no save can be marked."""
+    try:
+        if counter is not None:
+            counter.mark_failed(question)
+    except UnknownLayoutError:
+        if not start.or_start:
+            raise
 
 
 def fragment(  # noqa: PLR0913  # as of `launch`
     question: Where = None,
     choice: ResumeQuestion = ResumeQuestion(),
     data: DataQuestion = DataQuestion(),
+    start: StartQuestion = StartQuestion(),
     *,
     strict: bool = False,
     node: Node | None = None,
@@ -143,6 +205,7 @@ def fragment(  # noqa: PLR0913  # as of `launch`
         question: The tree.
         choice: The checkpoints that may be chosen.
         data: The changes to the data.
+        start: Whether to accept a run that has never saved.
         strict: Whether to use a separate exit code if a newer checkpoint was rejected.
         node: As in `resolve`.
         after_failed_starts: As in `LaunchOrder`.
@@ -151,9 +214,10 @@ def fragment(  # noqa: PLR0913  # as of `launch`
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
     counter = start_counter(after_failed_starts)
-    if counter is not None:
-        counter.mark_failed(tree_question(question))
-    answer = resolve(question, choice, data, node=node)
+    _mark_failed(counter, tree_question(question), start)
+    answer = resolve_or_start(question, choice, data, start, node=node)
+    if isinstance(answer.decision, FreshStart):
+        return Fragment(decision=answer.decision, remark=fresh_remark(answer, tree_question(question).layout))
     assert_started_by_user(answer.tree)
     decision = answer.decision
     if isinstance(decision, ResumePlan):
@@ -203,14 +267,19 @@ def _is_already(path: str, content: bytes) -> bool:
         return False
 
 
-def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
+def _job(config: RunConfig, order: LaunchOrder, saved_world: int | None) -> LaunchJob | None:
     """Return the job, with the number of devices that each node starts, or None if the number is unknown.
 
     With a wrong number, all nodes would wait for a missing rank. A finding reports an unknown number.
+
+    Args:
+        config: The base config.
+        order: The machines.
+        saved_world: Number of ranks that saved the chosen checkpoint; None if unknown, or without a checkpoint.
     """
     devices = order.devices_per_node
     if devices is None:
-        world = config.world_size or plan.point.checkpoint.topology.world_size
+        world = config.world_size or saved_world
         if world is None:
             return None
         if world % order.nodes:

@@ -15,16 +15,17 @@ from ckpttool.core.domain.data_position import skip_of
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, DiskNeed, NextSaves, Preflight, PreflightQuestion, Reason
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, in_gib
 from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.core.extensions import features, imported
 from ckpttool.core.render.answers import preflight_summaries as summaries
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import BaseConfig, config_check, parse_config, read_or_check
-from ckpttool.core.verbs.resolving import Answer, resolve
+from ckpttool.core.verbs.first_start import fresh_start, resolve_or_start
+from ckpttool.core.verbs.resolving import Answer
 from ckpttool.core.verbs.skipping import skip_setting
 from ckpttool.core.verbs.starting import LAUNCHED, against_start, judged_launch, judged_start
 from ckpttool.trainers.registry import trainer_named
@@ -60,7 +61,9 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
         config = read
     tree_question = question.tree if config is None else replace(question.tree, config=config.run)
     try:
-        answer = resolve(tree_question, question.choice, question.data, node=node)
+        answer = resolve_or_start(tree_question, question.choice, question.data, question.start, node=node)
+        if isinstance(answer.decision, FreshStart):
+            return _fresh(question, config, answer, disk or LocalDisk())[0]
         if config is None or _is_started_by_user(answer.tree):
             context = _by_hand(question, config, answer, disk or LocalDisk())
         else:
@@ -68,6 +71,78 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
         return _answered(context._replace(start=judged_start(answer)), CHECKS)
     except CkptToolError as error:
         return _cut_short(question, (*before, _stopped("checkpoint", error)), _AFTER_CONFIG[1:])
+
+
+def fresh_launch(
+    question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk
+) -> tuple[Preflight, LaunchConfig | None]:
+    """Judge a launch that starts from scratch with the config to be written; return the config, if one can be made."""
+    return _fresh(question, config, answer, disk, writes=True)
+
+
+def _fresh(
+    question: PreflightQuestion, config: BaseConfig | None, answer: Answer, disk: Disk, *, writes: bool = False
+) -> tuple[Preflight, LaunchConfig | None]:
+    """Judge a start from scratch, and return its config, if one is made."""
+    decision = cast("FreshStart", answer.decision)
+    checks = [] if config is None else [config_check(config.run.path, config)]
+    checks.append(Check(name="checkpoint", summary=summaries.fresh_summary(decision)))
+    checks.append(Check(name="health", summary="no checkpoint, so there is nothing to judge"))
+    edited: LaunchConfig | None = None
+    target = None if config is None else trainer_named(config.run.trainer).launch
+    launch_findings: list[Finding] = []
+    launch_summary = "start the training without settings that load a checkpoint"
+    if config is not None and target is not None:
+        try:
+            edited = target.fresh_config(config.run, decision.root)
+        except CkptToolError as error:
+            launch_findings.append(replace(judge.not_editable(str(error), config.run.path), remedy=None))
+            launch_summary = "the base config cannot be edited"
+        else:
+            launch_summary = f"{counted(len(edited.changes), 'setting')} to change"
+        if question.devices is None and not writes:  # `launch` refuses an unknown number itself
+            launch_findings += judge.devices_unknown(decision, config.run)
+        if question.devices is not None:
+            launch_findings += target.other_devices(config.run, question.devices)
+    checks.append(_fresh_check(question, "launch", launch_summary, launch_findings))
+    if not writes:
+        judged_start = fresh_start(answer, None if config is None else config.run, question.tree.layout)
+        findings = judge.against_fresh(decision, edited, judged_start, config=question.config)
+        summary = summaries.fresh_start_summary(edited, judged_start)
+        start = _fresh_check(question, "start", summary, findings)
+        checks.append(replace(start, unsure=edited is None and (judged_start is None or not judged_start.is_known)))
+    checks.append(_fresh_disk(question, decision, disk))
+    return Preflight(
+        config=question.config, root=decision.root, checks=tuple(checks), decision=decision, view=question.view
+    ), edited
+
+
+def _fresh_check(question: PreflightQuestion, name: str, summary: str, findings: Iterable[Finding]) -> Check:
+    reasons = tuple(Reason(finding=finding, file=finding.path) for finding in judge.allow(findings, question.allowed))
+    return Check(name=name, summary=summary, reasons=reasons)
+
+
+def _fresh_disk(question: PreflightQuestion, decision: FreshStart, disk: Disk) -> Check:
+    """Check that the folder of the saves can be created and written; the size of a save is not known yet."""
+    if not is_local(decision.root):
+        return Check(name="disk", summary="unknown: the tree is not on a disk of this machine", unsure=True)
+    folder = disk.nearest(decision.root)
+    try:
+        room = disk.room(folder)
+    except OSError as error:
+        finding = judge.disk_unknown(folder, error.strerror or str(error))
+        return _fresh_check(question, "disk", "free space unknown", [finding])
+    need = DiskNeed(
+        folder=folder,
+        saves=0,
+        save_bytes=0,
+        save_files=0,
+        free_bytes=room.free_bytes,
+        free_files=room.free_files,
+        unwritable=() if disk.is_writable(folder) else (folder,),
+    )
+    summary = f"{in_gib(room.free_bytes)} free; the size of a save is unknown before the first one"
+    return replace(_fresh_check(question, "disk", summary, judge.disk_findings(need)), unsure=True)
 
 
 def _is_started_by_user(tree: Tree) -> bool:

@@ -23,11 +23,12 @@ DAMAGED = "damaged"
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:
-    """Return the file that stores the results about a tree, or None if there is no cache folder."""
+    """Return the file that stores the results about a tree, which may be gone; None if there is no cache folder."""
     from ckpttool.core.records.ledger import ledger_place
-    from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
+    from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table, nearest_existing
 
-    return ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()), kind=kind)
+    disk = disk_identity(nearest_existing(root), table=mount_table(), boot=boot_id())
+    return ledger_place(root, os.environ, disk=disk, kind=kind)
 
 
 def found_damaged(root: str) -> Mapping[str, FoundDamaged]:

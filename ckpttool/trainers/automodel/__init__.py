@@ -50,6 +50,7 @@ TRAINER = Trainer(
     name="automodel",
     title="NeMo AutoModel",
     records=r"LATEST\.txt",
+    only_after_saves=r"(?:LATEST|LOWEST_VAL)(?:\.txt)?",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.automodel:LAYOUT",),
     simulator_at="ckpttool.trainers.automodel.resumes:SIMULATOR",

@@ -73,7 +73,7 @@ class OwnChoice:
             choice = None, Outcome.UNKNOWN, choice.why
         return self._simulation(choice, version)
 
-    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan | None) -> JudgedStart:
         """Return the choice of the config if it names the save to load; otherwise apply the rule."""
         del plan
         config = start.config

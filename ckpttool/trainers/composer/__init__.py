@@ -91,6 +91,7 @@ TRAINER = Trainer(
     name="composer",
     title="Composer",
     records=REMOTE_LATEST,
+    only_after_saves=REMOTE_LATEST,
     places=("checkpoints",),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.composer:LAYOUT",),

@@ -55,6 +55,7 @@ TRAINER = Trainer(
     name="deepspeed",
     title="DeepSpeed",
     records=r"latest(?:_universal)?",
+    only_after_saves=r"latest(?:_universal)?|zero_to_(?:fp32|torch)\.py",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.deepspeed:LAYOUT",),
     configs_at="ckpttool.trainers.deepspeed.config:CONFIGS",

@@ -109,6 +109,7 @@ TRAINER = Trainer(
     name="huggingface",
     title="Hugging Face's Trainer",
     records=r"(?:trainer_state|config|adapter_config)\.json|.+\.index\.json|latest",
+    only_after_saves=r"trainer_state\.json|(?:all|train)_results\.json",
     places=("outputs", "output"),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.huggingface:LAYOUT",),

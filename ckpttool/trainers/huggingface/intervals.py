@@ -22,10 +22,12 @@ _DEFAULT = 500
 _BY_STEPS, _BY_EPOCHS = "steps", "epoch"
 
 
-def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint | None) -> StepIntervals | None:
     """Return how often a run logs and saves."""
     if config is not None:
         return _of_config(config)
+    if checkpoint is None:
+        return None
     path = f"{checkpoint.name}/{STATE}"
     try:
         state = read_ends_of_state(storage, path)

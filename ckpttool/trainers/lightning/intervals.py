@@ -16,7 +16,7 @@ from ckpttool.trainers.lightning.callbacks import fit_prefix, saving_callbacks
 _DEFAULT = 50
 
 
-def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint | None) -> StepIntervals | None:
     """Return how often a run logs and saves. Saves do not record it."""
     del storage, checkpoint
     if config is None:

@@ -119,6 +119,7 @@ TRAINER = Trainer(
     name="megatron",
     title="Megatron-LM",
     records=r"(?:metadata|integrity)\.json|latest_checkpointed_iteration\.txt",
+    only_after_saves=r"integrity\.json|latest_checkpointed_iteration\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.megatron:LAYOUT",),
     log_formats_at=("ckpttool.trainers.megatron.log:Megatron",),

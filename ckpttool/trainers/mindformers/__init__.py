@@ -11,6 +11,11 @@ TRAINER = Trainer(
         r"(?:meta|common|metadata|param_name_map)\.json|dataset_state_rank[0-9]+\.json"
         r"|latest_checkpointed_iteration\.txt"
     ),
+    only_after_saves=(
+        r"(?:meta|common|param_name_map|health_ckpts)\.json|dataset_state_rank[0-9]+\.json"
+        r"|latest_checkpointed_iteration\.txt"
+    ),
+    beside_saves=("health_ckpts.json", "resume_record/latest_checkpointed_iteration.txt"),
     places=("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint"),
     layout_names=("mindformers-unified", "mindformers-iteration", "mindformers-rank"),
     layouts_at=(
@@ -27,6 +32,7 @@ TRAINER = Trainer(
     health_file_at="ckpttool.trainers.mindformers.health_file:MindFormersHealthFile",
     configs_at="ckpttool.trainers.mindformers.config:TrainConfigs",
     intervals_at="ckpttool.trainers.mindformers.intervals:intervals",
+    save_interval_at="ckpttool.trainers.mindformers.intervals:save_interval",
     launch_at="ckpttool.trainers.mindformers.launch:MindFormersLaunch",
     words_at="ckpttool.trainers.mindformers.policies:MindFormersWords",
     words_for_at="ckpttool.trainers.mindformers.pynative.words:words_for",

@@ -14,7 +14,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.train_config import ConfigView, TrainConfig
 
 
-def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint | None) -> StepIntervals | None:
     """Return how often a run logs and saves. Saves do not record it."""
     del storage, checkpoint
     if not isinstance(config, TrainConfig) or config.sinks_all or (config.sink_mode and config.sink_size is None):
@@ -25,6 +25,14 @@ def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint
         return None
     sink = config.sink_size or 1
     return StepIntervals(logged=-(-logged // sink) * sink, saved=-(-saved // sink) * sink, path=config.path)
+
+
+def save_interval(config: RunConfig) -> int | None:
+    """Return the steps between two saves, or None if unknown; the logs do not matter."""
+    if not isinstance(config, TrainConfig) or config.sinks_all or (config.sink_mode and config.sink_size is None):
+        return None
+    saved, sink = _saved(ConfigView(config.settings), has_section=config.has_checkpoint_section), config.sink_size or 1
+    return None if saved < 1 else -(-saved // sink) * sink
 
 
 def _logged(view: ConfigView) -> int:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Dict
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from ckpttool.core.domain.checkpoint import Inventory
@@ -18,6 +19,8 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.render.shell import join, join_for_eval, quote_for_eval
 from ckpttool.core.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
+from ckpttool.core.storage import above
+from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.mindformers.load import load_keys
 from ckpttool.trainers.mindformers.pynative import launch as pynative
 from ckpttool.trainers.mindformers.pynative.config import PyNativeConfig
@@ -55,6 +58,11 @@ class MindFormersLaunch:
             return render_config(base.text, plan, wanted=pynative.wanted_settings)
         return render_config(base.text, plan)
 
+    def fresh_config(self, base: RunConfig, root: str) -> LaunchConfig:
+        """Return the config without the settings that resume from the run's own folder."""
+        wanted = partial(_fresh_settings, root=root, is_pynative=isinstance(base, PyNativeConfig))
+        return _edited(base.text, wanted)
+
     def commands(self, base: RunConfig, job: LaunchJob) -> tuple[str, ...]:
         """Return one shell command per node; see `launch_commands`."""
         return launch_commands(job, mode=pynative.MODE if isinstance(base, PyNativeConfig) else ())
@@ -90,9 +98,14 @@ def render_config(base_text: str, plan: ResumePlan, *, wanted: Wanted | None = N
             form that cannot be edited without changing others.
         CkptToolError: The edit failed; the caller must not write anything.
     """
+    return _edited(base_text, lambda document: (wanted or _wanted_settings)(document, plan))
+
+
+def _edited(base_text: str, wanted: Callable[[Dict[str, object]], dict[str, Scalar]]) -> LaunchConfig:
+    """Return the user's config, changed only in the required keys."""
     before = _load(base_text)
     editor = Editor(base_text)
-    values = (wanted or _wanted_settings)(before, plan)
+    values = wanted(before)
     # Two levels are copied, so that a section that other keys share through an alias does not change for them.
     after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
@@ -200,6 +213,41 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
     # Never under `trainer:`, as in the documentation: there, any key except two stops every start.
     data = (setting for setting in plan.load.data if not setting.is_default or setting.place.name in document)
     return values | {setting.place.name: setting.value for setting in data}
+
+
+def _fresh_settings(document: Dict[str, object], *, root: str, is_pynative: bool) -> dict[str, Scalar]:
+    """Return the values with which a start loads nothing of its own run; weights of another model stay.
+
+    Raises:
+        UsageError: The config resumes from another run.
+    """
+    section = _at(document, "checkpoint")
+    resumes = bool(document.get("resume_training"))
+    if is_pynative:
+        resumes = not section.get("no_load_optim")
+    values: dict[str, Scalar] = {}
+    paths = {"load_checkpoint": document.get("load_checkpoint"), "checkpoint.load_path": section.get("load_path")}
+    for key, path in paths.items():
+        if not path:
+            continue
+        if isinstance(path, str) and _is_own(root, path):
+            values[key] = ""
+        elif resumes:
+            raise UsageError(
+                f"`{key}: {path}` resumes from another run than {root}: to load only its weights, set "
+                f"`{'checkpoint.no_load_optim: True' if is_pynative else 'resume_training: False'}`; to continue that "
+                "run, give its folder as DIR"
+            )
+    if not is_pynative and document.get("resume_training"):
+        values["resume_training"] = False
+    if document.get("data_skip_steps"):
+        values["data_skip_steps"] = None
+    return values
+
+
+def _is_own(root: str, path: str) -> bool:
+    """Return whether a path leads to the saves of the run, or to its output folder."""
+    return inside(root, path) is not None or inside(above(root), path) == ""
 
 
 def _editable(editor: Editor, section: str) -> Mapping:

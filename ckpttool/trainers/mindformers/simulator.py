@@ -28,8 +28,12 @@ class MindFormersSimulator:
 
         return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
 
-    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan | None) -> JudgedStart:
         """Return the result of a start from the path in the config."""
+        if plan is None:
+            from ckpttool.core.domain.plan import JudgedStart
+
+            return JudgedStart(simulation=self.pick(start, None))
         if _is_for_pynative(start.config):
             from ckpttool.trainers.mindformers.pynative import start as pynative
 

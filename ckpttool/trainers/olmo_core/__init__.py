@@ -45,6 +45,7 @@ TRAINER = Trainer(
     name="olmo-core",
     title="OLMo-core",
     records=r"\.metadata\.json",
+    only_after_saves=r"\.metadata\.json",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.olmo_core:LAYOUT",),
     configs_at="ckpttool.trainers.olmo_core.config:CONFIGS",

@@ -68,6 +68,7 @@ TRAINER = Trainer(
     name="orbax",
     title="Orbax",
     records=r"_CHECKPOINT_METADATA|_METADATA|_sharding",
+    only_after_saves=r"_CHECKPOINT_METADATA|_METADATA|commit_success\.txt",
     places=("checkpoints",),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.orbax:LAYOUT",),

@@ -13,7 +13,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.torchtitan import ON, SECTION
 
 
-def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint) -> StepIntervals | None:
+def intervals(config: RunConfig | None, storage: Storage, checkpoint: Checkpoint | None) -> StepIntervals | None:
     """Return how often a run logs and saves. Saves do not record it."""
     del storage, checkpoint
     if config is None:

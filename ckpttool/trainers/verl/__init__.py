@@ -91,6 +91,7 @@ TRAINER = Trainer(
     name="verl",
     title="verl",
     records=r"latest_checkpointed_iteration\.txt",
+    only_after_saves=r"latest_checkpointed_iteration\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.verl:LAYOUT",),
     simulator_at="ckpttool.trainers.verl.own_choice:SIMULATOR",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.data_position import SkipBatches, skip_of
 from ckpttool.core.domain.launch import Fragment, Launch
-from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Preflight
 from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.view import View
 from ckpttool.core.render.answers.plan import (
     besides,
     chosen_checkpoint,
+    fresh_lines,
     load_it_with,
     lost,
     plan_document,
@@ -48,7 +50,7 @@ def table(answer: Launch | Fragment | Preflight) -> RenderableType:
         return _fragment_table(answer)
     if isinstance(answer, Launch):
         return _launch_table(answer)
-    if isinstance(answer.decision, NoResumePoint):
+    if isinstance(answer.decision, NoResumePoint) and not isinstance(answer.decision, FreshStart):
         return plan_table(answer.decision, code=answer.exit_code, view=answer.view)
     from ckpttool.core.render.answers import preflight
 
@@ -71,9 +73,16 @@ def _launch_document(launch: Launch) -> Document:
 
 def _fragment_document(answer: Fragment) -> Document:
     plan = plan_document(answer.decision)
+    if isinstance(answer.decision, FreshStart):
+        return _unwritten([], [] if answer.remark is None else [answer.remark], plan)
     if isinstance(answer.decision, NoResumePoint):
         return plan
     load = answer.decision.load
+    return _unwritten(fragment((*load.settings, *load.data)), load.remarks, plan)
+
+
+def _unwritten(settings: Sequence[tuple[str, str]], remarks: Sequence[str], plan: Document) -> Document:
+    """Return the document of a start for which no config was written."""
     return {
         "schema": "ckpttool/launch/1",
         "config": None,
@@ -81,8 +90,8 @@ def _fragment_document(answer: Fragment) -> Document:
         "changes": [],
         "command": None,
         "commands": [],
-        "fragment": [{"where": where, "text": text} for where, text in fragment((*load.settings, *load.data))],
-        "remarks": list(load.remarks),
+        "fragment": [{"where": where, "text": text} for where, text in settings],
+        "remarks": list(remarks),
         "plan": plan,
     }
 
@@ -90,6 +99,10 @@ def _fragment_document(answer: Fragment) -> Document:
 def _fragment_table(answer: Fragment) -> RenderableType:
     """Show the settings for the trainer first, because the user is about to start it."""
     plan = answer.decision
+    if isinstance(plan, FreshStart):
+        advice = ["Start the training without any setting that loads a checkpoint."]
+        advice += [] if answer.remark is None else [f"Without a setting: {shown(answer.remark)}."]
+        return stack(*fresh_lines(plan), line(), *map(line, advice))
     if isinstance(plan, NoResumePoint):
         return plan_table(plan, code=answer.exit_code, view=answer.view)
     checkpoint = plan.point.checkpoint
@@ -117,6 +130,23 @@ def _repeats(skip: SkipBatches) -> Iterator[str]:
         yield f"{repeats[0].upper()}{repeats[1:]}: only whole batches and sinks can be skipped."
 
 
+def _about_plan(plan: ResumePlan, view: View) -> list[RenderableType]:
+    """Show the data, the rejected checkpoints, the findings and the renames of a resume."""
+    skip, point = skip_of(plan.data), plan.point.checkpoint
+    parts: list[RenderableType] = []
+    texts = [] if skip is None else [*_new_batches(skip, point.step), *_repeats(skip)]
+    if texts:
+        parts += [line(), line(" ".join(texts))]
+    if plan.load.remarks:
+        parts += [line(), *remarks(plan.load)]
+    if plan.point.rejected:
+        parts += [line(), line(lost(plan)), *rejections("Not chosen:", plan.point.rejected, view)]
+    parts += grouped_findings(besides(plan.findings), point.topology.world_size, view)
+    if point.renames:
+        parts += [line(), *renames(point)]
+    return parts
+
+
 def _refusal_document(answer: Preflight) -> Document:
     from ckpttool.core.render.answers.preflight import check_document
 
@@ -128,8 +158,10 @@ def _refusal_document(answer: Preflight) -> Document:
 
 def _launch_table(launch: Launch) -> RenderableType:
     """Show the changed settings, then the commands; `resolve` shows the plan itself."""
-    point, commands = launch.plan.point.checkpoint, launch.commands
-    target, resumes = shown(launch.output), f"resumes from {chosen_checkpoint(launch.plan)}"
+    commands, target, resumes = launch.commands, shown(launch.output), "starts from scratch"
+    plan = launch.chosen
+    if plan is not None:
+        resumes = f"resumes from {chosen_checkpoint(plan)}"
     if launch.dry_run:
         headline = line(f"Dry run, {target} is not written: it {resumes}")
     elif launch.written:
@@ -144,17 +176,10 @@ def _launch_table(launch: Launch) -> RenderableType:
         rows.append((change.key, f"{before} -> {after}"))
     parts: list[RenderableType] = [headline, line()]
     parts.append(Pairs(rows) if rows else Indented(line("(the base config already has all of these settings)")))
-    skip = skip_of(launch.plan.data)
-    texts = [] if skip is None else [*_new_batches(skip, point.step), *_repeats(skip)]
-    if texts:
-        parts += [line(), line(" ".join(texts))]
-    if launch.plan.load.remarks:
-        parts += [line(), *remarks(launch.plan.load)]
-    if launch.plan.point.rejected:
-        parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
-    parts += grouped_findings(besides(launch.plan.findings), point.topology.world_size, launch.view)
-    if point.renames:
-        parts += [line(), *renames(point)]
+    if isinstance(launch.plan, FreshStart):
+        parts += [line(), *fresh_lines(launch.plan)]
+    else:
+        parts += _about_plan(launch.plan, launch.view)
     per_node = ", one command per node" if len(commands) > 1 else ""
     parts += [line(), line(f"Start it with{per_node} (in {launch.folder}):", style="bold")]
     # Each command has its own line, unbroken, so that it can be copied.

@@ -10,6 +10,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, seen
 from ckpttool.core.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.core.domain.plan import (
     MOST_REJECTED,
+    FreshStart,
     NoResumePoint,
     Outcome,
     Rejection,
@@ -49,6 +50,8 @@ def table(answer: Resolution) -> RenderableType:
 def yaml(answer: Resolution) -> str:
     """Return the settings as YAML to paste, with all other facts as comments."""
     plan = answer.decision
+    if isinstance(plan, FreshStart):
+        return f"# {fresh_headline(plan)}"
     if isinstance(plan, NoResumePoint):
         reason = "nothing" if plan.is_sure else "it is unknown which checkpoint"
         return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve shows why"
@@ -79,6 +82,10 @@ def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | N
         "lost_seconds_source": None,
     }
     findings = answer.findings
+    if isinstance(answer, FreshStart):
+        document |= {"start": "scratch", "set_aside": [*answer.set_aside]}
+    elif isinstance(answer, ResumePlan) and answer.or_start:
+        document["start"] = "resume"
     if isinstance(answer, ResumePlan):
         document["resume"] = _resume(answer)
         document["data"] = data_document(answer)
@@ -170,6 +177,8 @@ def plan_table(
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
+    if isinstance(answer, FreshStart):
+        return stack(*fresh_lines(answer))
     if isinstance(answer, ResumePlan):
         parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
         findings = [*answer.point.findings, *answer.findings]
@@ -189,6 +198,24 @@ def plan_table(
     findings = besides(findings)
     reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
     return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
+
+
+def fresh_headline(start: FreshStart) -> str:
+    """Return one line that says that the run starts from scratch, and why."""
+    return f"Start from scratch: {shown(start.root)} {start.ground}, and nothing shows an earlier save"
+
+
+def fresh_lines(start: FreshStart) -> list[RenderableType]:
+    """Show a start from scratch, with the unfinished save that is not loaded and the logs that were read."""
+    from ckpttool.core.render.text import line
+
+    lines: list[RenderableType] = [line(fresh_headline(start), style="bold green")]
+    if start.set_aside:
+        names = shown(", ".join(start.set_aside))
+        lines.append(line(f"Not loaded: {names}, which its trainer did not finish; the run may overwrite it"))
+    if start.logged:
+        lines.append(line(f"Read: {counted(len(start.logged), 'log')}, which ends before the first save"))
+    return lines
 
 
 def besides(findings: Sequence[Finding]) -> list[Finding]:

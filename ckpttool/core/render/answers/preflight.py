@@ -7,7 +7,7 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Code, Row, summary_of
-from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.plan import FreshStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, DiskNeed, FixedConfig, Lint, Outcome, Preflight, Reason, Reported
 from ckpttool.core.domain.settings import dotted
 from ckpttool.core.domain.units import counted
@@ -218,6 +218,8 @@ def verdict(answer: Preflight | Lint | Reported) -> str:
         if any(check.name == "start" and (check.unsure or check.reasons) for check in answer.checks):
             return f"GO: a start resumes from {chosen} if it is set to load it"
         return f"GO: a launch now resumes from {chosen}"
+    if isinstance(answer, Preflight) and isinstance(answer.decision, FreshStart):
+        return "GO: a launch now starts from scratch"
     return f"{counted(len(answer.checks), 'config')}: nothing prevents a launch"
 
 

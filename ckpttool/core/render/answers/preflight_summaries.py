@@ -16,7 +16,8 @@ from ckpttool.core.domain.data_position import (
 )
 from ckpttool.core.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
+from ckpttool.core.domain.launch import LaunchConfig
+from ckpttool.core.domain.plan import FreshStart, JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
 from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.units import counted, in_gib, on_all, step_and_name
@@ -41,6 +42,24 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     lost = f"; {counted(point.lost_steps, 'step')} to redo{took}" if point.lost_steps else ""
     chosen = step_and_name(point.step, point.checkpoint.name)
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
+
+
+def fresh_summary(start: FreshStart) -> str:
+    """Describe a start from scratch, with its ground."""
+    aside = f"; not loaded: {', '.join(start.set_aside)}, which is unfinished" if start.set_aside else ""
+    return f"none yet, so the run starts from scratch: {start.root} {start.ground}{aside}"
+
+
+def fresh_start_summary(edited: LaunchConfig | None, start: JudgedStart | None) -> str:
+    """Describe the result of the current start of a run that has never saved.
+
+    Args:
+        edited: The config that `launch` would write; None if it writes none.
+        start: The simulated start; None if the trainer is unknown.
+    """
+    if edited is not None:
+        return "as configured, it tries to resume" if edited.changes else "as configured, it starts from scratch"
+    return "unknown: give --config or --layout to name the trainer" if start is None else start.reason
 
 
 def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = False) -> str:

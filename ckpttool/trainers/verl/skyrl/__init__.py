@@ -59,6 +59,7 @@ TRAINER = Trainer(
     name="skyrl",
     title="SkyRL",
     records=r"latest_ckpt_global_step\.txt|trainer_state\.pt",
+    only_after_saves=r"latest_ckpt_global_step\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.verl.skyrl:LAYOUT",),
     simulator_at="ckpttool.trainers.verl.skyrl.own_choice:SIMULATOR",
