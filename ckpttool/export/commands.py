@@ -37,8 +37,8 @@ from ckpttool.export.model import ExportQuestion
 def export(*, what: What = None, question: ExportQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Write the weights of a checkpoint as safetensors, without torch.
 
-    Joins the slices of all ranks, on a CPU and in a few megabytes of memory. Every stored checksum is compared, and
-    every file is read back from the disk. Writes nothing if the position of an element is not recorded.
+    Joins the slices of all ranks on a CPU, in memory that does not grow with its tensors. Compares the CRC-32
+    of each record that it reads, and reads every file back. Writes nothing if the position of an element is unknown.
 
     Example: ckpttool export step-1000 --tree output/checkpoint --output exported
     """
