@@ -49,8 +49,10 @@ def incomplete_weights(storage: Storage, checkpoint: Checkpoint) -> Iterator[Fin
     lacking = [name for name in sorted(parameters.keys() & saved.keys()) if saved[name] < parameters[name]]
     if lacking:
         first = lacking[0]
-        example = f"{quoted(first)} has {saved[first]} of {parameters[first]} elements"
-        message = f"the file of a rank is missing: {counted(len(lacking), 'tensor')} of the model incomplete; {example}"
+        example = f"{quoted(first)} with {saved[first]} of {parameters[first]}"
+        message = (
+            f"the file of a rank is missing: too few elements in {counted(len(lacking), 'tensor')}, such as {example}"
+        )
         yield listed_damage(Code.ENTRIES_MISSING, message, f"{checkpoint.name}/{MODEL}")
 
 
