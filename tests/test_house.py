@@ -149,6 +149,7 @@ def test_every_trainer_is_kept_from_the_others() -> None:
     kept = {name for name in kept if name.startswith("ckpttool.trainers.")}
     packages = (ROOT / "ckpttool" / "trainers").glob("*/__init__.py")
     parts = {"ckpttool.trainers.common", "ckpttool.trainers.deepspeed_tags", "ckpttool.trainers.hf_saves"}
+    parts.add("ckpttool.trainers.loader_states")
     shared = {*parts, "ckpttool.trainers.torch_dcp"}  # layouts of several stand on these
     folders = {f"ckpttool.trainers.{file.parent.name}" for file in packages}
     assert kept == folders - shared

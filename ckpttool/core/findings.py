@@ -1835,6 +1835,99 @@ class Code(metaclass=Rows):
         ),
     )
 
+    DATA_POSITION_BACK = Row(
+        "data-position-back",
+        weights=(SUSPECT,),
+        remedy="compare both saves with ckpttool inspect; with the same data set, resume from the save before this one",
+        group="Data",
+        headline="The data position is before that of the previous save",
+        meaning=(
+            "The state of a data loader in this save is at an earlier batch than in the previous save of the run, "
+            "although the step is later. A resume from it reads data again, or the previous save skipped some. "
+            "Nothing in the model is damaged. A new epoch is not such a case, and neither is another data set or "
+            "order, if the state shows it."
+        ),
+        evidence=(
+            "The states of both saves are read as plain values; nothing is unpickled. Only positions that never go "
+            "back in a run are compared: samples of the complete run, or the batch together with an epoch."
+        ),
+        to_do=(
+            "Compare the positions of both saves:",
+            "    ckpttool inspect DIR:NAME",
+            "If the data set was not changed on purpose, resume from the newest save before the jump.",
+        ),
+    )
+
+    DATA_POSITION_STILL = Row(
+        "data-position-still",
+        weights=(SUSPECT,),
+        remedy="save the state of the loader that the script reads; before a resume, skip the batches already read",
+        group="Data",
+        headline="The data position did not change, although the step grew",
+        meaning=(
+            "The state of a data loader is the same as in the previous save of the run, or still the initial one "
+            "after many batches. A resume from it reads the same data again."
+        ),
+        evidence=(
+            "The states of both saves, for loaders whose position grows with each batch. An iterable data set of "
+            "Hugging Face's datasets whose counters are all 0, although its loader yielded batches, never recorded "
+            "its position: datasets had such a defect after a second resume."
+        ),
+        to_do=(
+            "Check that the state is taken from the loader that the training loop reads, in the process that reads it.",
+            "Before a resume from it, skip the batches already read in the training script.",
+        ),
+    )
+
+    DATA_POSITION_DIFFERS = Row(
+        "data-position-differs",
+        weights=(SUSPECT,),
+        remedy="resume from another checkpoint, or replace the files of the ranks that are apart",
+        group="Data",
+        headline="The data loaders of the ranks are at different batches",
+        meaning=(
+            "All ranks read one batch per step, so their loaders must have yielded equally many. In this save they "
+            "did not: a file of another save, or a loader that was restored on some ranks only."
+        ),
+        evidence=(
+            "The batches in each rank's state. Only loaders that must stay in step are compared: not those of iterable "
+            "data sets, which ranks may begin again at different times."
+        ),
+        to_do=(
+            "Compare the positions of the ranks:",
+            "    ckpttool inspect DIR:NAME",
+            "Resume from another save, or replace the files of the ranks that are apart.",
+        ),
+    )
+
+    DATA_POSITION_AT_END = Row(
+        "data-position-at-end",
+        weights=(NOTE, SUSPECT),
+        remedy="resume from a save within an epoch, or begin the next epoch without the loader's state",
+        group="Data",
+        headline="A resume from this data position yields no batches at first",
+        meaning=(
+            "The state of a data loader is at the end of an epoch, and its library does not begin the next epoch from "
+            "there. The resumed run gets an empty epoch, which many training loops count: a whole epoch is skipped "
+            "without an error, or the run ends at once. A note if the tree has a later save."
+        ),
+        evidence=(
+            "The state itself, if the loader had finished: runs of torchdata 0.11 yield no batches from it without "
+            "own processes, if the sampler keeps its own state or the data set is an iterable of Hugging Face's "
+            "datasets. For verl's SFT trainer and SkyRL: the batches in the state, and the length of an epoch "
+            "according to several saves."
+        ),
+        trainers={
+            "verl": "The SFT trainer skips the next epoch. For reinforcement learning, the state is left out.",
+            "SkyRL": "The trainer for reinforcement learning skips the next epoch.",
+            "NeMo AutoModel": "Continues with the next epoch, and loses nothing: not reported.",
+        },
+        to_do=(
+            "Resume from a save within an epoch, or begin the next epoch without the loader's state.",
+            "For verl and SkyRL, the message names the file to move out of the save.",
+        ),
+    )
+
     REWOUND_PAST = Row(
         "rewound-past",
         weights=(NOTE, SUSPECT),

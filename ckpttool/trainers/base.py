@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.load_settings import LoadSettings, TrainerSetting
+    from ckpttool.core.domain.loader_state import SavedLoader
     from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.core.domain.plan import ResumePlan
     from ckpttool.core.domain.pointer import Pointer, PointerText
@@ -391,6 +392,8 @@ class Trainer:
     """A function that returns the saves that only a running trainer may remove, as `owned` does."""
     weights_at: str | None = None
     """A function that finds the weights of a save, for an export: a `WeightsSource`."""
+    loaders_at: str | None = None
+    """A function that returns the states of a save's data loaders, as `loaders` does."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
@@ -565,6 +568,21 @@ class Trainer:
             remedy = "export with the trainer's own converter"
             raise not_understood(f"ckpttool cannot export weights from saves of {self.title}", remedy=remedy)
         return cast("WeightsSource", referred(self.weights_at))(storage, checkpoint, request)
+
+    def loaders(self, storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> tuple[SavedLoader, ...]:
+        """Return the states of a save's data loaders; empty if the trainer saves none.
+
+        A state that cannot be read is returned with the reason.
+
+        Args:
+            storage: The tree.
+            inventory: The complete tree, because other saves may show the length of an epoch.
+            checkpoint: The save.
+        """
+        if self.loaders_at is None:
+            return ()
+        read = cast("Callable[[Storage, Inventory, Checkpoint], Iterable[SavedLoader]]", referred(self.loaders_at))
+        return tuple(read(storage, inventory, checkpoint))
 
 
 def _if_any(reference: str | None) -> object:

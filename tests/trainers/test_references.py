@@ -5,7 +5,7 @@ mypy holds each against its protocol, and the tests hold that nothing is referre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import pytest
 
@@ -13,6 +13,7 @@ from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.expectation import Evidence
 from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.loader_state import SavedLoader
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.scalars import OwnScalars
 from ckpttool.core.domain.settings import RunConfig, StepIntervals
@@ -35,17 +36,21 @@ from ckpttool.trainers import (
     verl,
 )
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
+from ckpttool.trainers.accelerate import loaders as accelerate_loaders
 from ckpttool.trainers.accelerate import own_choice as accelerate_choice
 from ckpttool.trainers.accelerate import resumes as accelerate_resumes
 from ckpttool.trainers.accelerate.layout import AccelerateLayout
+from ckpttool.trainers.automodel import loaders as automodel_loaders
 from ckpttool.trainers.automodel import resumes as automodel_resumes
 from ckpttool.trainers.automodel.layout import AutoModelLayout
 from ckpttool.trainers.base import Effects, Layout, LayoutSigns, Resume, Trainer, referred
 from ckpttool.trainers.composer import config as composer_config
 from ckpttool.trainers.composer import effects as composer_effects
+from ckpttool.trainers.composer import loaders as composer_loaders
 from ckpttool.trainers.composer import own_choice as composer_choice
 from ckpttool.trainers.composer.layout import ComposerLayout
 from ckpttool.trainers.deepspeed import config as deepspeed_config
+from ckpttool.trainers.deepspeed import loaders as deepspeed_loaders
 from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
 from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
 from ckpttool.trainers.deepspeed_tags import tag as deepspeed_tag
@@ -61,9 +66,11 @@ from ckpttool.trainers.lightning import config as lightning_config
 from ckpttool.trainers.lightning import deepspeed_saves as lightning_deepspeed
 from ckpttool.trainers.lightning import effects as lightning_effects
 from ckpttool.trainers.lightning import intervals as lightning_intervals
+from ckpttool.trainers.lightning import loaders as lightning_loaders
 from ckpttool.trainers.lightning import own_choice as lightning_choice
 from ckpttool.trainers.lightning import places as lightning_places
 from ckpttool.trainers.lightning.layout import LightningLayout
+from ckpttool.trainers.megatron import loaders as megatron_loaders
 from ckpttool.trainers.megatron import resumes as megatron_resumes
 from ckpttool.trainers.megatron.layout import MegatronIterations
 from ckpttool.trainers.megatron.load import MegatronWords
@@ -86,13 +93,16 @@ from ckpttool.trainers.mindformers.pynative import words as pynative_words
 from ckpttool.trainers.mindformers.pynative.log import PyNativeLog
 from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
 from ckpttool.trainers.olmo_core import config as olmo_core_config
+from ckpttool.trainers.olmo_core import loaders as olmo_loaders
 from ckpttool.trainers.olmo_core import resumes as olmo_core_resumes
 from ckpttool.trainers.olmo_core.layout import OlmoCoreLayout
 from ckpttool.trainers.orbax import resumes as orbax_resumes
 from ckpttool.trainers.orbax.layout import OrbaxLayout
 from ckpttool.trainers.registry import trainers
+from ckpttool.trainers.torch_dcp import loaders as dcp_loaders
 from ckpttool.trainers.torch_dcp import resumes as torch_dcp_resumes
 from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
+from ckpttool.trainers.torch_files import loaders as torch_files_loaders
 from ckpttool.trainers.torch_files import resumes as torch_files_resumes
 from ckpttool.trainers.torch_files.layout import TorchFilesLayout
 from ckpttool.trainers.torchtitan import config as torchtitan_config
@@ -102,10 +112,12 @@ from ckpttool.trainers.torchtitan import own_choice as torchtitan_choice
 from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 from ckpttool.trainers.torchtitan.log import TorchtitanLog
 from ckpttool.trainers.verl import effects as verl_effects
+from ckpttool.trainers.verl import loaders as verl_loaders
 from ckpttool.trainers.verl import own_choice as verl_choice
 from ckpttool.trainers.verl import skyrl
 from ckpttool.trainers.verl.layout import VerlLayout
 from ckpttool.trainers.verl.skyrl import effects as skyrl_effects
+from ckpttool.trainers.verl.skyrl import loaders as skyrl_loaders
 from ckpttool.trainers.verl.skyrl import own_choice as skyrl_choice
 from ckpttool.trainers.verl.skyrl.layout import SkyRlLayout
 
@@ -213,6 +225,19 @@ INTERVALS: tuple[Callable[[RunConfig | None, Storage, Checkpoint | None], StepIn
 )
 SAVE_INTERVALS: tuple[Callable[[RunConfig], int | None], ...] = (mindformers_intervals.save_interval,)
 OWNED: tuple[Callable[[Inventory, RunConfig | None], Mapping[CheckpointKey, str]], ...] = (pynative_retention.owned,)
+LOADERS: tuple[Callable[[Storage, Inventory, Checkpoint], Iterable[SavedLoader]], ...] = (
+    accelerate_loaders.loaders,
+    automodel_loaders.loaders,
+    composer_loaders.loaders,
+    deepspeed_loaders.loaders,
+    lightning_loaders.loaders,
+    megatron_loaders.loaders,
+    olmo_loaders.loaders,
+    dcp_loaders.loaders,
+    torch_files_loaders.loaders,
+    verl_loaders.loaders,
+    skyrl_loaders.loaders,
+)
 
 FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "layouts_at": ((), SIGNS),
@@ -233,6 +258,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "intervals_at": ((), INTERVALS),
     "save_interval_at": ((), SAVE_INTERVALS),
     "owned_at": ((), OWNED),
+    "loaders_at": ((), LOADERS),
 }
 """By field: the classes of which one is made, and what is taken as it is."""
 

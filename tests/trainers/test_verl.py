@@ -18,7 +18,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import Outcome, ResumePlan
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.errors import ExitCode
-from ckpttool.trainers.verl.loader import epoch_length
+from ckpttool.trainers.verl.epochs import epoch_length
 from ckpttool.types import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import (
     chosen,

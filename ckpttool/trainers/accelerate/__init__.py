@@ -87,6 +87,7 @@ TRAINER = Trainer(
     records=r".+\.index\.json",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.accelerate:LAYOUT",),
+    loaders_at="ckpttool.trainers.accelerate.loaders:loaders",
     simulator_at="ckpttool.trainers.accelerate.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.hf_saves:objections",
     effects_at="ckpttool.trainers.accelerate.resumes:effects",

@@ -53,6 +53,7 @@ TRAINER = Trainer(
     only_after_saves=r"(?:LATEST|LOWEST_VAL)(?:\.txt)?",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.automodel:LAYOUT",),
+    loaders_at="ckpttool.trainers.automodel.loaders:loaders",
     simulator_at="ckpttool.trainers.automodel.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.automodel.resumes:objections",
     effects_at="ckpttool.trainers.automodel.resumes:effects",

@@ -95,6 +95,7 @@ TRAINER = Trainer(
     places=("checkpoints",),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.composer:LAYOUT",),
+    loaders_at="ckpttool.trainers.composer.loaders:loaders",
     configs_at="ckpttool.trainers.composer.config:CONFIGS",
     simulator_at="ckpttool.trainers.composer.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.composer.effects:objections",

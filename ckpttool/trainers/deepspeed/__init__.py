@@ -58,6 +58,7 @@ TRAINER = Trainer(
     only_after_saves=r"latest(?:_universal)?|zero_to_(?:fp32|torch)\.py",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.deepspeed:LAYOUT",),
+    loaders_at="ckpttool.trainers.deepspeed.loaders:loaders",
     configs_at="ckpttool.trainers.deepspeed.config:CONFIGS",
     simulator_at="ckpttool.trainers.deepspeed.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.deepspeed_tags.tag:objections",

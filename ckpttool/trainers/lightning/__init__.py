@@ -98,6 +98,7 @@ TRAINER = Trainer(
     places=("checkpoints", "lightning_logs/version_*/checkpoints"),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.lightning:LAYOUT",),
+    loaders_at="ckpttool.trainers.lightning.loaders:loaders",
     start_logs_at="ckpttool.trainers.lightning.places:start_logs",
     counts_from_zero=True,
     restores_random_state=False,

@@ -29,6 +29,8 @@ NON_PERSISTENT = "non_persistent"
 """The folder of temporary saves between the regular ones, which the trainer removes itself."""
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
+ENERGON = r"train_dataloader_dprank([0-9]{1,7})\.pt"
+"""The state of a data-parallel rank's loader, in the folder of the first part of the model."""
 BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
 """Records of Megatron-Bridge and NeMo: a file next to the saves, which overrides any tracker, and one in each save."""
 WRITTEN_INSIDE = ("run_config.yaml", TRAIN_STATE, "modelopt_run_config.yaml", "modelopt_state")
@@ -122,6 +124,7 @@ TRAINER = Trainer(
     only_after_saves=r"integrity\.json|latest_checkpointed_iteration\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.megatron:LAYOUT",),
+    loaders_at="ckpttool.trainers.megatron.loaders:loaders",
     log_formats_at=("ckpttool.trainers.megatron.log:Megatron",),
     logs_mean_loss=True,
     words_at="ckpttool.trainers.megatron.load:MegatronWords",

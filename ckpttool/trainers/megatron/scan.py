@@ -45,6 +45,7 @@ from ckpttool.trainers.megatron import (
     BRIDGE_TRACKER,
     COMMON,
     DCP_METADATA,
+    ENERGON,
     INTEGRITY,
     METADATA_JSON,
     MODEL,
@@ -241,6 +242,8 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToR
     shards: list[Shard] = []
     for path, kind in sorted(files.items()):
         folder, _, file = path.partition("/")
+        if re.fullmatch(ENERGON, file):
+            continue
         if file not in _ROLES or (ranks and folder not in ranks):
             findings.append(stray(f"{name}/{path}"))
             continue

@@ -48,6 +48,7 @@ TRAINER = Trainer(
     only_after_saves=r"\.metadata\.json",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.olmo_core:LAYOUT",),
+    loaders_at="ckpttool.trainers.olmo_core.loaders:loaders",
     configs_at="ckpttool.trainers.olmo_core.config:CONFIGS",
     simulator_at="ckpttool.trainers.olmo_core.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.olmo_core.resumes:objections",

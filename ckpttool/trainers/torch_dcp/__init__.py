@@ -65,6 +65,7 @@ TRAINER = Trainer(
     title="torch.distributed.checkpoint",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.torch_dcp:LAYOUT",),
+    loaders_at="ckpttool.trainers.torch_dcp.loaders:loaders",
     simulator_at="ckpttool.trainers.torch_dcp.resumes:SIMULATOR",
     effects_at="ckpttool.trainers.torch_dcp.resumes:effects",
     weights_at="ckpttool.trainers.torch_dcp.weights:plain_weights",

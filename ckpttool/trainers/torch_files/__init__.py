@@ -61,6 +61,7 @@ TRAINER = Trainer(
     title="a torch.save loop",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.torch_files:LAYOUT",),
+    loaders_at="ckpttool.trainers.torch_files.loaders:loaders",
     simulator_at="ckpttool.trainers.torch_files.resumes:SIMULATOR",
     effects_at="ckpttool.trainers.torch_files.resumes:effects",
     weights_at="ckpttool.trainers.common.loose_weights:loop_weights",

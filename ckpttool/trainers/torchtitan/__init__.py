@@ -64,6 +64,7 @@ TRAINER = Trainer(
     places=("checkpoint", "outputs/checkpoint"),
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.torchtitan:LAYOUT",),
+    loaders_at="ckpttool.trainers.torch_dcp.loaders:loaders",
     log_formats_at=("ckpttool.trainers.torchtitan.log:TorchtitanLog",),
     configs_at="ckpttool.trainers.torchtitan.config:CONFIGS",
     intervals_at="ckpttool.trainers.torchtitan.intervals:intervals",

@@ -94,6 +94,7 @@ TRAINER = Trainer(
     only_after_saves=r"latest_checkpointed_iteration\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.verl:LAYOUT",),
+    loaders_at="ckpttool.trainers.verl.loaders:loaders",
     simulator_at="ckpttool.trainers.verl.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.verl.effects:objections",
     effects_at="ckpttool.trainers.verl.effects:effects",

@@ -19,8 +19,8 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import plain_values
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.loader_states.torchdata import batches_in
 from ckpttool.trainers.verl import DATA, TRAINER, holds_a_model
-from ckpttool.trainers.verl.loader import batches_in
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint

@@ -24,19 +24,20 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.units import counted
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.saved_values import first_value
+from ckpttool.trainers.loader_states.torchdata import batches_in, processes_in, samples_in
 from ckpttool.trainers.verl import is_data
-from ckpttool.trainers.verl.loader import batches_in, epoch_length, processes_in, samples_in
+from ckpttool.trainers.verl.epochs import epoch_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.base import Resume
 
 _STATES = "each data-parallel rank continues from its own loader's state"
 _NO_STATES = "the save has no data_N.pt, so each loader starts the epoch from the beginning"
-_AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there verl skips the whole next epoch"
+AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there verl skips the whole next epoch"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, from which verl skips the whole next epoch"
 _UNREADABLE = "the states of the loaders do not show how many batches they had read"
 _APART = "the loaders of the data-parallel ranks had read different numbers of batches"
@@ -71,7 +72,7 @@ def fine_tuning_position(resume: Resume) -> tuple[GoesOn, str | None]:
     checkpoint, step = resume.plan.point.checkpoint, resume.plan.point.step
     paths = loader_paths(checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
-    length = _epoch_length(resume)
+    length = epoch_batches(resume.storage, resume.inventory, checkpoint)
     if not paths:
         return _restarted(step, read, length), "resume from a save that has its data_N.pt"
     loaders = _loaders(resume.storage, paths)
@@ -128,7 +129,7 @@ def _unchanged(
         return replace(position, why=_MAY_BE_LAST, exact_if=(_within(batches), *conditions)), None
     if length == batches:
         lost = None if batch is None else length * batch
-        return replace(position, effect=DataEffect.LOSES, why=_AT_EPOCHS_END, lost=lost), WITHOUT_STATES
+        return replace(position, effect=DataEffect.LOSES, why=AT_EPOCHS_END, lost=lost), WITHOUT_STATES
     exact = replace(position, effect=DataEffect.EXACT, why=_STATES, repeated=0, lost=0, exact_if=conditions)
     return exact, None
 
@@ -180,12 +181,11 @@ def _within(batches: int) -> str:
     return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
 
 
-def _epoch_length(resume: Resume) -> int | None:
+def epoch_batches(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> int | None:
     """Return the number of batches per epoch; None if the saves do not determine it."""
-    checkpoint = resume.plan.point.checkpoint
-    others = [save for save in resume.inventory.checkpoints if save.name != checkpoint.name]
+    others = [save for save in inventory.checkpoints if save.name != checkpoint.name]
     saves = [(save.step, loader_paths(save)) for save in (*others[-_MOST_SAVES:], checkpoint)]
     known = [(step, paths[0]) for step, paths in saves if step is not None and paths]
-    counts = map_waiting(lambda path: batches_in(first_value(resume.storage, [path])), [path for _, path in known])
+    counts = map_waiting(lambda path: batches_in(first_value(storage, [path])), [path for _, path in known])
     pairs = zip(known, counts, strict=True)
     return epoch_length({step: count for (step, _), count in pairs if count is not None})

@@ -40,6 +40,7 @@ from ckpttool.trainers.common.listed import (
 from ckpttool.trainers.common.saved_values import count_at, first_value
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.loader_states.torchdata import batches_in, samples_in
 from ckpttool.trainers.verl import (
     DATA,
     DATA_OF_FIRST_RANK,
@@ -52,7 +53,6 @@ from ckpttool.trainers.verl import (
     is_data,
     step_of,
 )
-from ckpttool.trainers.verl.loader import batches_in, samples_in
 from ckpttool.trainers.verl.roles import RoleFolder, is_role, look_at_role, state_shard
 
 _LOADER_LIMIT = 1 << 20

@@ -62,6 +62,7 @@ TRAINER = Trainer(
     only_after_saves=r"latest_ckpt_global_step\.txt",
     layout_names=(LAYOUT.name,),
     layouts_at=("ckpttool.trainers.verl.skyrl:LAYOUT",),
+    loaders_at="ckpttool.trainers.verl.skyrl.loaders:loaders",
     simulator_at="ckpttool.trainers.verl.skyrl.own_choice:SIMULATOR",
     objections_at="ckpttool.trainers.verl.skyrl.effects:objections",
     effects_at="ckpttool.trainers.verl.skyrl.effects:effects",

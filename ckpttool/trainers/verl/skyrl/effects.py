@@ -22,13 +22,15 @@ from ckpttool.core.formats.torch.plain import text_at
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_value
+from ckpttool.trainers.loader_states.torchdata import batches_in, processes_in, samples_in
 from ckpttool.trainers.verl import DATA
-from ckpttool.trainers.verl.loader import batches_in, epoch_length, fits_no_epoch, processes_in, samples_in
+from ckpttool.trainers.verl.epochs import epoch_length, fits_no_epoch
 from ckpttool.trainers.verl.skyrl import ASYNC_STATE, SFT, STATE, TRAINER
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.storage.base import Storage
 
 _ASYNC = f"the fully asynchronous trainer skips the prompts in {ASYNC_STATE}, which ckpttool does not read"
 _NO_STATE = "the save has no data.pt, so the loader starts with the first batch of its first epoch"
@@ -38,10 +40,10 @@ _FILTERED = "steps of dynamic sampling take several batches, and ckpttool does n
 _NO_EPOCH = "the counts in data.pt fit no length of an epoch: one is of another save, or the data was restarted"
 _OTHER_ORDER = "without loader processes, only the current epoch keeps its order"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, from which SkyRL skips the whole next epoch"
-_AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there SkyRL skips the whole next epoch"
+AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there SkyRL skips the whole next epoch"
 _STATE = "the single loader continues from its own state"
 _AS_THEY_WERE = "the data set and the batch size are unchanged"
-_WITHOUT_STATE = "move data.pt out of the save: SkyRL then reads the next epoch, in the order of the first"
+WITHOUT_STATE = "move data.pt out of the save: SkyRL then reads the next epoch, in the order of the first"
 
 _MOST_SAVES = 16
 """Maximum number of other saves whose loaders are read to find the length of an epoch."""
@@ -54,7 +56,7 @@ def effects(resume: Resume) -> Effects:
     if ASYNC_STATE in names:
         return Effects(position=Unknown(why=_ASYNC), settings=(), findings=())
     position = _position(resume, checkpoint, has_state=DATA in names)
-    remedy = _WITHOUT_STATE if position.effect is DataEffect.LOSES else "resume from a save that has its data.pt"
+    remedy = WITHOUT_STATE if position.effect is DataEffect.LOSES else "resume from a save that has its data.pt"
     findings = effect_findings(position, title=TRAINER.title, remedy=remedy)
     return Effects(position=position, settings=(), findings=findings)
 
@@ -89,11 +91,11 @@ def _with_same_sizes(resume: Resume, position: GoesOn, size: int | None, process
     exact = replace(position, effect=DataEffect.EXACT, why=_STATE, repeated=0, lost=0, exact_if=conditions)
     if not processes:
         exact = replace(position, effect=DataEffect.REORDERS, why=_OTHER_ORDER)
+    counts = batch_counts(resume.storage, resume.inventory, checkpoint)
     if dict(checkpoint.facts).get(SFT):
-        return replace(position, why=_NO_EPOCH) if fits_no_epoch(_counts(resume, checkpoint)) else exact
-    if _is_filtered(resume, checkpoint):
+        return replace(position, why=_NO_EPOCH) if fits_no_epoch(counts) else exact
+    if is_filtered(resume.storage, checkpoint):
         return replace(position, why=_FILTERED)
-    counts = _counts(resume, checkpoint)
     if fits_no_epoch(counts):
         return replace(position, why=_NO_EPOCH)
     length = epoch_length(counts)
@@ -102,21 +104,21 @@ def _with_same_sizes(resume: Resume, position: GoesOn, size: int | None, process
         return replace(position, why=_MAY_BE_LAST, exact_if=within if processes else ())
     if length == batches:
         lost = None if size is None else length * size
-        return replace(position, effect=DataEffect.LOSES, why=_AT_EPOCHS_END, lost=lost)
+        return replace(position, effect=DataEffect.LOSES, why=AT_EPOCHS_END, lost=lost)
     return exact
 
 
-def _is_filtered(resume: Resume, checkpoint: Checkpoint) -> bool:
+def is_filtered(storage: Storage, checkpoint: Checkpoint) -> bool:
     """Return whether the run draws several batches per step, because it filters their prompts."""
-    record = first_value(resume.storage, [f"{checkpoint.name}/{STATE}"])
+    record = first_value(storage, [f"{checkpoint.name}/{STATE}"])
     return text_at(record, "config", "trainer", "algorithm", "dynamic_sampling", "type") is not None
 
 
-def _counts(resume: Resume, checkpoint: Checkpoint) -> dict[int, int]:
+def batch_counts(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> dict[int, int]:
     """Return the number of batches that each save had read in its epoch, by its step."""
-    others = [save for save in resume.inventory.checkpoints if save.name != checkpoint.name][-_MOST_SAVES:]
+    others = [save for save in inventory.checkpoints if save.name != checkpoint.name][-_MOST_SAVES:]
     saves = [save for save in (*others, checkpoint) if save.step is not None]
-    counts = map_waiting(lambda save: batches_in(first_value(resume.storage, [f"{save.name}/{DATA}"])), saves)
+    counts = map_waiting(lambda save: batches_in(first_value(storage, [f"{save.name}/{DATA}"])), saves)
     pairs = zip(saves, counts, strict=True)
     return {save.step or 0: count for save, count in pairs if count is not None}
 
