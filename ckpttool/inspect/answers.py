@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ckpttool.core.decide.loader_positions import described
 from ckpttool.core.domain.contents import Contents, ElementStats, FileRow, Shape, TensorRow, Value
+from ckpttool.core.domain.loader_state import LoaderState, SavedLoader
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.json import Document, finding_document
@@ -45,6 +47,7 @@ def document(answer: Contents) -> Document:
             for row in answer.scalars
         ],
         "tensors": [_tensor(row) for row in answer.tensors],
+        "loaders": [_loader(loader) for loader in answer.loaders],
         "findings": [finding_document(finding) for finding in answer.findings],
     }
 
@@ -61,6 +64,24 @@ def _file(row: FileRow) -> Document:
         "metadata": dict(row.metadata),
         "checksum": None if row.checksum is None else {"algorithm": row.checksum[0], "value": row.checksum[1]},
         "seal": None if row.seal is None else {"xxh3_128": row.seal.xxh3_128, "first_seen": row.seal.first_seen},
+    }
+
+
+def _loader(loader: SavedLoader) -> Document:
+    state = LoaderState(kind="") if loader.state is None else loader.state
+    return {
+        "path": loader.path,
+        "key": loader.key,
+        "rank": loader.rank,
+        "kind": state.kind or None,
+        "epoch": state.epoch,
+        "batches": state.batches,
+        "samples": state.samples,
+        "is_total": state.is_total,
+        "workers": state.workers,
+        "finished": state.finished,
+        "place": state.place,
+        "problem": loader.problem,
     }
 
 
@@ -111,6 +132,7 @@ def table(answer: Contents) -> RenderableType:
     unread = sum(row.unread for row in answer.files)
     if unread:
         parts.append(line(f"and {counted(unread, 'tensor')} of kinds that ckpttool does not read", style="yellow"))
+    parts += _positions(answer)
     parts += _scalars(answer)
     parts += grouped_findings(answer.findings, len(_ranks(answer)) or None)
     return stack(*parts, *pointer(answer.findings))
@@ -180,6 +202,36 @@ def _tensors(answer: Contents) -> RenderableType:
     if by_rank:  # the request is about the disagreement
         headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
     return Columns(headers, rows)
+
+
+def _positions(answer: Contents) -> list[RenderableType]:
+    """Return the data position of each loader; ranks at the same position share a row."""
+    from ckpttool.core.render.text import Pairs, line
+
+    if not answer.loaders:
+        return []
+    rows: dict[tuple[str, str], list[SavedLoader]] = {}
+    for loader in answer.loaders:
+        kind = "data loader" if loader.state is None else loader.state.kind
+        rows.setdefault((kind, _position(loader)), []).append(loader)
+    pairs = []
+    for (kind, text), loaders in list(rows.items())[: answer.most_rows]:
+        ranks = [loader.rank for loader in loaders if loader.rank is not None]
+        places = [*([on_ranks(ranks)] if ranks else []), f"in {_loader_place(loaders[0])}"]
+        style = "yellow" if loaders[0].state is None else ""
+        pairs.append((shown(kind), line(f"{shown(text)} ({', '.join(places)})", style=style)))
+    return [line(), line("Data position", style="dim"), Pairs(pairs), *left_out(len(rows), answer.most_rows)]
+
+
+def _position(loader: SavedLoader) -> str:
+    if loader.state is None:
+        return loader.problem or "unknown"
+    workers = loader.state.workers
+    return described(loader.state) + ("" if not workers else f"; {counted(workers, 'worker')}")
+
+
+def _loader_place(loader: SavedLoader) -> str:
+    return shown(f"{loader.path}: {loader.key}" if loader.key else loader.path)
 
 
 _WITH_STATS = (

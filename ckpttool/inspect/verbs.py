@@ -14,6 +14,7 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import is_there
+from ckpttool.core.verbs.data_positions import loaders_of
 from ckpttool.core.verbs.sides import Side, side_of
 from ckpttool.core.verbs.verifying import cores, counted
 from ckpttool.core.verify.check import check
@@ -66,7 +67,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
     contents = contents_of(side, tensors=tensors, observed=opened(side, tensors=tensors, stats=stats))
     if tensors and not contents.tensors and worst(contents.findings) < Severity.DAMAGE:
         raise none_called(tensors, contents.left_out)
-    return contents
+    return replace(contents, loaders=loaders_of(side.tree, side.checkpoint, side.file))
 
 
 def none_called(tensors: Sequence[str], count: int) -> UsageError:

@@ -9,6 +9,7 @@ from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.loader_state import SavedLoader
 from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import ExitCode
@@ -167,6 +168,8 @@ class Contents(Answered):
     """Number of elements in the selected tensors, each counted once, without optimizer state and scalars."""
     scalars: tuple[ScalarRow, ...]
     findings: tuple[Finding, ...]
+    loaders: tuple[SavedLoader, ...] = ()
+    """States of the data loaders; empty if the save has none."""
     most_rows: int | None = None
     """Maximum number of rows in a table for people; None shows all rows."""
 

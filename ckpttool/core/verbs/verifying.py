@@ -328,11 +328,15 @@ def verify(
 def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Verdict, None, None]:
     if _METER.get() is not None:
         expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))
-    session = session_for(tree, question)
+    from ckpttool.core.verbs.data_positions import Positions  # other commands need no states of loaders
+
+    session, positions = session_for(tree, question), Positions(tree)
     try:
         for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
-            if checkpoint is not None:
-                yield from session.events(checkpoint, followed_by=following)
+            if checkpoint is None:
+                continue
+            for event in session.events(checkpoint, followed_by=following):
+                yield positions.completed(event, checkpoint) if isinstance(event, Verdict) else event
     finally:  # also when interrupted, so that files read so far need not be read again
         session.close()
 
