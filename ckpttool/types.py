@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import Sealed as Sealed
     from ckpttool.core.domain.manifest import Sealing as Sealing
     from ckpttool.core.domain.metrics import StepMetrics as StepMetrics
+    from ckpttool.core.domain.plan import FreshStart as FreshStart
     from ckpttool.core.domain.plan import NoResumePoint as NoResumePoint
     from ckpttool.core.domain.plan import Rejection as Rejection
     from ckpttool.core.domain.plan import ResumePlan as ResumePlan
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import LogQuestion as LogQuestion
     from ckpttool.core.domain.question import ResumeQuestion as ResumeQuestion
     from ckpttool.core.domain.question import SpikeQuestion as SpikeQuestion
+    from ckpttool.core.domain.question import StartQuestion as StartQuestion
     from ckpttool.core.domain.question import TreeQuestion as TreeQuestion
     from ckpttool.core.domain.retention import Aim as Aim
     from ckpttool.core.domain.retention import PruneOrder as PruneOrder
@@ -206,10 +208,10 @@ _PLACES = {
     "ckpttool.core.domain.load_settings": "LoadSettings",
     "ckpttool.core.domain.manifest": "Sealed Sealing",
     "ckpttool.core.domain.metrics": "StepMetrics",
-    "ckpttool.core.domain.plan": "NoResumePoint Rejection ResumePlan ResumePoint Simulation",
+    "ckpttool.core.domain.plan": "FreshStart NoResumePoint Rejection ResumePlan ResumePoint Simulation",
     "ckpttool.core.domain.preflight": "FixedConfig Lint Preflight PreflightQuestion Refused",
     "ckpttool.core.domain.question": (
-        "CheckQuestion EvidenceQuestion LaunchOrder LogQuestion ResumeQuestion SpikeQuestion TreeQuestion"
+        "CheckQuestion EvidenceQuestion LaunchOrder LogQuestion ResumeQuestion SpikeQuestion StartQuestion TreeQuestion"
     ),
     "ckpttool.core.domain.retention": "Aim PruneOrder Pruning Repair RetentionPolicy Trash",
     "ckpttool.core.domain.scalars": "Scalars",
