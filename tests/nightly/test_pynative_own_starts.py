@@ -129,8 +129,10 @@ TREES = {
     "ramp-up off": Case(of="ramp-up", settings={"global_batch_size": 16}),
     "ramp-up without consumed_samples": Case(of="ramp-up", edit=edit_common(20, without=("consumed_samples",))),
     "NaN skipped": Case(of="NaN skipped"),
-    "saved without the optimizer": Case(of="without the optimizer"),
-    "saved without the optimizer, loaded without": Case(of="without the optimizer", settings={"no_load_optim": True}),
+    "saved without the optimizer": Case(of="without the optimizer", unknown=True),
+    "saved without the optimizer, loaded without": Case(
+        of="without the optimizer", settings={"no_load_optim": True}, unknown=True
+    ),
     "asynchronous, one save": Case(of="asynchronous, one save"),
     "asynchronous, one save kept": Case(of="asynchronous, one save kept"),
     "asynchronous, complete": Case(of="asynchronous, complete"),
