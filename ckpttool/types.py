@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from ckpttool.core.verbs.resolving import Answer as Answer
     from ckpttool.core.verbs.scanning import Tree as Tree
     from ckpttool.core.verbs.verifying import Running as Running
+    from ckpttool.export.model import Exported as Exported
+    from ckpttool.export.model import ExportQuestion as ExportQuestion
     from ckpttool.fp8.model.curves import Comparison as Comparison
     from ckpttool.fp8.model.curves import CurveClass as CurveClass
     from ckpttool.fp8.model.curves import CurveMetric as CurveMetric
@@ -226,6 +228,7 @@ _PLACES = {
     "ckpttool.core.verbs.resolving": "Answer",
     "ckpttool.core.verbs.scanning": "Tree",
     "ckpttool.core.verbs.verifying": "Running",
+    "ckpttool.export.model": "ExportQuestion Exported",
     "ckpttool.fp8.model.curves": (
         "Comparison CurveClass CurveMetric CurveShape CurvesAnswer CurvesQuestion Downstream Effect Evals Floor "
         "FloorFrom Gap GapWindow Onset PairedBy Spike TaskChange Tolerance"

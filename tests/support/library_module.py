@@ -400,7 +400,8 @@ def _row(place: str, names: list[str]) -> str:
     line = f'    "{place}": "{" ".join(names)}",\n'
     if len(line) <= WIDTH + 1:
         return line
-    pieces = textwrap.wrap(" ".join(names), WIDTH - 12)
+    text = " ".join(names)
+    pieces = [text] if len(text) <= WIDTH - 10 else textwrap.wrap(text, WIDTH - 12)
     spelled = [f'"{piece} "' for piece in pieces[:-1]] + [f'"{pieces[-1]}"']
     return f'    "{place}": (\n' + "".join(f"        {piece}\n" for piece in spelled) + "    ),\n"
 

@@ -35,25 +35,30 @@ from ckpttool.trainers import (
     torchtitan,
     verl,
 )
-from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
+from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator, WeightsSource
 from ckpttool.trainers.accelerate import loaders as accelerate_loaders
 from ckpttool.trainers.accelerate import own_choice as accelerate_choice
 from ckpttool.trainers.accelerate import resumes as accelerate_resumes
 from ckpttool.trainers.accelerate.layout import AccelerateLayout
 from ckpttool.trainers.automodel import loaders as automodel_loaders
 from ckpttool.trainers.automodel import resumes as automodel_resumes
+from ckpttool.trainers.automodel import weights as automodel_weights
 from ckpttool.trainers.automodel.layout import AutoModelLayout
 from ckpttool.trainers.base import Effects, Layout, LayoutSigns, Resume, Trainer, referred
+from ckpttool.trainers.common import loose_weights
 from ckpttool.trainers.composer import config as composer_config
 from ckpttool.trainers.composer import effects as composer_effects
 from ckpttool.trainers.composer import loaders as composer_loaders
 from ckpttool.trainers.composer import own_choice as composer_choice
+from ckpttool.trainers.composer import weights as composer_weights
 from ckpttool.trainers.composer.layout import ComposerLayout
 from ckpttool.trainers.deepspeed import config as deepspeed_config
 from ckpttool.trainers.deepspeed import loaders as deepspeed_loaders
 from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
+from ckpttool.trainers.deepspeed import weights as deepspeed_weights
 from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
 from ckpttool.trainers.deepspeed_tags import tag as deepspeed_tag
+from ckpttool.trainers.hf_saves import weights as hf_weights
 from ckpttool.trainers.huggingface import config as huggingface_config
 from ckpttool.trainers.huggingface import effects as huggingface_effects
 from ckpttool.trainers.huggingface import intervals as huggingface_intervals
@@ -69,15 +74,18 @@ from ckpttool.trainers.lightning import intervals as lightning_intervals
 from ckpttool.trainers.lightning import loaders as lightning_loaders
 from ckpttool.trainers.lightning import own_choice as lightning_choice
 from ckpttool.trainers.lightning import places as lightning_places
+from ckpttool.trainers.lightning import weights as lightning_weights
 from ckpttool.trainers.lightning.layout import LightningLayout
 from ckpttool.trainers.megatron import loaders as megatron_loaders
 from ckpttool.trainers.megatron import resumes as megatron_resumes
+from ckpttool.trainers.megatron import weights as megatron_weights
 from ckpttool.trainers.megatron.layout import MegatronIterations
 from ckpttool.trainers.megatron.load import MegatronWords
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers import effects as mindformers_effects
 from ckpttool.trainers.mindformers import intervals as mindformers_intervals
 from ckpttool.trainers.mindformers import scalars, silent_errors, strategy
+from ckpttool.trainers.mindformers import weights as mindformers_weights
 from ckpttool.trainers.mindformers.config import TrainConfigs
 from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile
 from ckpttool.trainers.mindformers.launch import MindFormersLaunch
@@ -95,12 +103,14 @@ from ckpttool.trainers.mindformers.simulator import MindFormersSimulator
 from ckpttool.trainers.olmo_core import config as olmo_core_config
 from ckpttool.trainers.olmo_core import loaders as olmo_loaders
 from ckpttool.trainers.olmo_core import resumes as olmo_core_resumes
+from ckpttool.trainers.olmo_core import weights as olmo_weights
 from ckpttool.trainers.olmo_core.layout import OlmoCoreLayout
 from ckpttool.trainers.orbax import resumes as orbax_resumes
 from ckpttool.trainers.orbax.layout import OrbaxLayout
 from ckpttool.trainers.registry import trainers
 from ckpttool.trainers.torch_dcp import loaders as dcp_loaders
 from ckpttool.trainers.torch_dcp import resumes as torch_dcp_resumes
+from ckpttool.trainers.torch_dcp import weights as dcp_weights
 from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
 from ckpttool.trainers.torch_files import loaders as torch_files_loaders
 from ckpttool.trainers.torch_files import resumes as torch_files_resumes
@@ -109,12 +119,14 @@ from ckpttool.trainers.torchtitan import config as torchtitan_config
 from ckpttool.trainers.torchtitan import effects as torchtitan_effects
 from ckpttool.trainers.torchtitan import intervals as torchtitan_intervals
 from ckpttool.trainers.torchtitan import own_choice as torchtitan_choice
+from ckpttool.trainers.torchtitan import weights as torchtitan_weights
 from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
 from ckpttool.trainers.torchtitan.log import TorchtitanLog
 from ckpttool.trainers.verl import effects as verl_effects
 from ckpttool.trainers.verl import loaders as verl_loaders
 from ckpttool.trainers.verl import own_choice as verl_choice
 from ckpttool.trainers.verl import skyrl
+from ckpttool.trainers.verl import weights as verl_weights
 from ckpttool.trainers.verl.layout import VerlLayout
 from ckpttool.trainers.verl.skyrl import effects as skyrl_effects
 from ckpttool.trainers.verl.skyrl import loaders as skyrl_loaders
@@ -238,6 +250,21 @@ LOADERS: tuple[Callable[[Storage, Inventory, Checkpoint], Iterable[SavedLoader]]
     verl_loaders.loaders,
     skyrl_loaders.loaders,
 )
+WEIGHTS: tuple[WeightsSource, ...] = (
+    automodel_weights.weights,
+    composer_weights.weights,
+    deepspeed_weights.weights,
+    hf_weights.script_weights,
+    hf_weights.trainer_weights,
+    lightning_weights.weights,
+    loose_weights.loop_weights,
+    megatron_weights.weights,
+    mindformers_weights.weights,
+    olmo_weights.weights,
+    dcp_weights.plain_weights,
+    torchtitan_weights.weights,
+    verl_weights.weights,
+)
 
 FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "layouts_at": ((), SIGNS),
@@ -259,6 +286,7 @@ FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
     "save_interval_at": ((), SAVE_INTERVALS),
     "owned_at": ((), OWNED),
     "loaders_at": ((), LOADERS),
+    "weights_at": ((), WEIGHTS),
 }
 """By field: the classes of which one is made, and what is taken as it is."""
 

@@ -57,5 +57,5 @@ TRAINER = Trainer(
     simulator_at="ckpttool.trainers.automodel.resumes:SIMULATOR",
     objections_at="ckpttool.trainers.automodel.resumes:objections",
     effects_at="ckpttool.trainers.automodel.resumes:effects",
-    weights_at="ckpttool.trainers.automodel.model_weights:weights",
+    weights_at="ckpttool.trainers.automodel.weights:weights",
 )

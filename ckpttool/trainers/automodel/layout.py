@@ -76,7 +76,7 @@ class AutoModelLayout(Untracked):
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read records of slices that are too large for a scan, and the headers of the weights."""
-        from ckpttool.trainers.automodel.weights import incomplete_weights
+        from ckpttool.trainers.automodel.missing_weights import incomplete_weights
         from ckpttool.trainers.torch_dcp.store import read_store_closely
 
         folders = (f"{checkpoint.name}/{part}" for part in (MODEL, OPTIMIZER))

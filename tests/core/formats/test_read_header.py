@@ -34,6 +34,7 @@ REAL = sorted(
     and "strategy" not in str(path.relative_to(FIXTURES))  # how tensors are cut, no tensors
     and "layouts" not in path.parts  # of other trainers, some on purpose not whole: their truth stands beside them
     and "resumed_runs" not in path.parts  # a save of Lightning, beside its logs
+    and not {"export", "loader_states"}.intersection(path.parts)  # of other libraries, for one purpose each
 )
 
 
