@@ -96,6 +96,40 @@ def test_a_type_on_request_is_that_of_torch(tmp_path: Path) -> None:
     assert exported(tmp_path / "out") == of_tensors({name: each.to(torch.bfloat16) for name, each in truth.items()})
 
 
+def test_a_weight_that_is_not_a_plain_tensor_is_never_left_out_silently(tmp_path: Path) -> None:
+    import torch
+
+    plain = torch.ones(2)
+    saves: dict[str, tuple[Any, str]] = {
+        "sparse": ({"w": torch.eye(3).to_sparse(), "b": plain}, "'w'"),
+        "without data": ({"w": torch.empty(3, device="meta"), "b": plain}, "'w'"),
+        "negated": ({"w": torch.ones(3, dtype=torch.complex64).conj().imag, "b": plain}, "'w'"),
+        "conjugated": ({"w": torch.ones(3, dtype=torch.complex64).conj(), "b": plain}, "'w'"),
+        "list": ({"w": [torch.ones(3)], "b": plain}, "'w'"),
+        "nested": ({"model": {"w": {"inner": torch.ones(3)}, "b": plain}}, "'w'"),
+        "number as name": ({1: torch.ones(3), "b": plain}, "'1'"),
+        "model under another key": ({"loss": torch.tensor(0.5), "net": {"w": torch.ones(3)}}, "--part net"),
+    }
+    for name, (saved, expected) in saves.items():
+        torch.save(saved, tmp_path / "w.pt")
+        said = ask("export", str(tmp_path / "w.pt"), "--output", str(tmp_path / "out"), "--json")
+        assert said.code == 14, (name, said.output)
+        (finding,) = said.json["findings"]
+        assert expected in finding["message"] + finding["remedy"], (name, finding)
+        assert not (tmp_path / "out").exists()
+
+
+def test_values_that_are_not_weights_do_not_hinder_an_export(tmp_path: Path) -> None:
+    import torch
+
+    weights = {"w": torch.ones(2, 3).t(), "b": torch.zeros(())}
+    more = {"layer._extra_state": {"scale": torch.ones(1)}, "step": 3, "history": [1, 2], "args": {"lr": 0.5}}
+    torch.save({**weights, **more}, tmp_path / "w.pt")
+    said = ask("export", str(tmp_path / "w.pt"), "--output", str(tmp_path / "out"), "--json")
+    assert said.code == 0, said.output
+    assert exported(tmp_path / "out") == of_tensors(weights)
+
+
 def test_a_folder_in_use_and_a_wrong_request_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     tree = str(LAYOUTS / "hf_single")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ckpttool.core.domain.weights import Record, Target
-from ckpttool.core.formats.base import ZIP_MAGIC
-from ckpttool.core.formats.torch.pickle_objects import Tensor
+from ckpttool.core.formats.base import ZIP_MAGIC, quoted
+from ckpttool.core.formats.torch.pickle_objects import Global, Made, Tensor
 from ckpttool.core.formats.torch.plain import value_at
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.archives import Archive, read_archive
@@ -68,7 +68,7 @@ def model_in(archive: Archive, part: str | None) -> object:
     """
     keys = MODEL_KEYS if part is None else (tuple(part.split(".")),)
     found = {".".join(key): state for key in keys if _has_tensors(state := value_at(archive.tree, *key))}
-    if not found and part is None and _has_tensors(archive.tree):
+    if not found and part is None and _has_tensors(archive.tree) and not _has_models(archive.tree):
         return archive.tree
     if len(found) == 1:
         return next(iter(found.values()))
@@ -79,23 +79,33 @@ def model_in(archive: Archive, part: str | None) -> object:
     raise ambiguous_part(f"The file has a model under {listed}.", path=archive.path, remedy=remedy)
 
 
+def _has_models(tree: object) -> bool:
+    """Return whether one of an object's values is a dictionary of tensors: then its own tensors are not the model."""
+    pairs = tree.items() if isinstance(tree, Mapping) else ()
+    return any(_has_tensors(state) for name, state in pairs if not _is_extra(name))
+
+
+def _is_extra(name: object) -> bool:
+    """Return whether `Module.get_extra_state` gave an entry its value: it may be of any kind, and is not a weight."""
+    return isinstance(name, str) and name.rpartition(".")[2] == "_extra_state"
+
+
 def _has_tensors(state: object) -> bool:
     return isinstance(state, Mapping) and any(isinstance(value, Tensor) for value in state.values())
 
 
-def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tuple[list[Target], dict[str, str]]:
+def state_dict_targets(archive: Archive, state: object) -> tuple[list[Target], dict[str, str]]:
     """Return the tensors of a state dictionary in an archive, in its order.
 
     Args:
         archive: The archive.
         state: The dictionary in its tree.
-        prefix: Beginning of the names to take, which is removed.
 
     Returns:
         The tensors, and the names that share the data of an earlier tensor, which are left out.
 
     Raises:
-        NotExportableError: It is not a dictionary of tensors.
+        NotExportableError: It is not a dictionary of tensors, or a weight in it has a form that is not supported.
     """
     if not isinstance(state, Mapping) or not _has_tensors(state):
         raise not_understood("The file contains no dictionary of tensors.", path=archive.path, remedy=CONVERT)
@@ -103,12 +113,47 @@ def state_dict_targets(archive: Archive, state: object, prefix: str = "") -> tup
     tied: dict[str, str] = {}
     views: dict[Tensor, str] = {}
     for name, value in state.items():
-        if not isinstance(name, str) or not name.startswith(prefix) or not isinstance(value, Tensor):
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            _assert_no_weight(archive, name, value)
             continue
         first = views.setdefault(value, name) if value.shape and 0 not in value.shape else name
         if first != name:
-            tied[name.removeprefix(prefix)] = first.removeprefix(prefix)
+            tied[name] = first
             continue
         piece = archive.piece(value)
-        targets.append(Target(name=name.removeprefix(prefix), dtype=piece.dtype, shape=piece.shape, pieces=(piece,)))
+        targets.append(Target(name=name, dtype=piece.dtype, shape=piece.shape, pieces=(piece,)))
     return targets, tied
+
+
+def _assert_no_weight(archive: Archive, name: object, value: object) -> None:
+    """Refuse an entry that is left out although it is a weight, because the output would be incomplete.
+
+    Raises:
+        NotExportableError: It is sparse, quantized or without data, or is a list or dictionary of tensors.
+    """
+    if not _is_extra(name) and _contains_tensor(value):
+        text = quoted(ascii(name).strip("'")) if isinstance(name, (str, int)) else "of an object"
+        message = f"The entry {text} is a weight in a form that ckpttool does not read, such as sparse or nested."
+        raise not_understood(message, path=archive.path, remedy=CONVERT)
+
+
+def _contains_tensor(value: object) -> bool:
+    """Return whether a value is a tensor of any kind, or contains one at any depth."""
+    left = [value]
+    seen: set[int] = set()
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor):
+            return True
+        if isinstance(value, Made) and isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
+            return True
+        if id(value) in seen:  # a list can contain itself
+            continue
+        seen.add(id(value))
+        if isinstance(value, Made):
+            left += (*value.args, *value.members.values())
+        elif isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+    return False

@@ -71,6 +71,8 @@ class Tensor(NamedTuple):
 
 _VIEWS = frozenset({"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_npu_tensor"})
 _WRAPPERS = frozenset({"_rebuild_parameter", "_rebuild_parameter_with_state"})
+_FLAGS_AFTER = 6
+"""Number of arguments before the flags `neg` and `conj`, which make torch negate or conjugate the stored numbers."""
 _OF_TENSORS = frozenset({"torch._utils", "torch_npu.utils.storage"})
 _OF_PLAIN = frozenset({"builtins", "__builtin__", "collections", "torch"})
 _PLAIN: dict[str, Callable[[Any], object]] = {
@@ -142,6 +144,9 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
     if not isinstance(storage, Stored) or len(shape) != len(stride):
         return None
     if any(type(number) is not int or number < 0 for number in numbers):
+        return None
+    flags = args[-1] if len(args) > _FLAGS_AFTER else None
+    if isinstance(flags, dict) and any(flags.values()):  # the stored numbers are those before a negation, for example
         return None
     # Version 3 is for types without a storage class, and contains the type's name.
     metadata = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
