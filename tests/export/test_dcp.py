@@ -231,6 +231,20 @@ def test_a_model_under_an_unusual_key_is_named_by_the_user(tmp_path: Path) -> No
     assert exported(tmp_path / "out") == truth_of(KINDS, ("model",), tmp_path / "torch")
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_weight_whose_name_begins_like_a_state_is_a_weight(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_saver import save as save_slices
+
+    weights = {"scheduler_mlp.weight": torch.ones(3), "optim_head.bias": torch.ones(1), "layer.weight": torch.zeros(2)}
+    save = tmp_path / "step_1"
+    save_slices({**weights, "rng_state": torch.zeros(4)}, checkpoint_id=save)
+    said = export(save, tmp_path / "out")
+    assert said.code == 0, said.output
+    assert exported(tmp_path / "out") == of_tensors(weights)
+    assert said.json["output"]["left_out"][0]["names"] == ["rng_state"]
+
+
 def test_a_legacy_save_of_megatron_is_refused_with_a_way_on(tmp_path: Path) -> None:
     said = export(LAYOUTS / "mcore_legacy_tp2dp2", tmp_path / "out")
     assert said.code == 14

@@ -162,12 +162,17 @@ def _is_below(path: Keys, root: Keys) -> bool:
 
 def _belongs(path: Keys, root: Keys) -> bool:
     """Return whether a tensor belongs to a model; without a root, the model's names are the first keys."""
-    return _is_below(path, root) if root else len(path) == 1 and not _STATE.fullmatch(path[0])
+    return _is_below(path, root) if root else len(path) == 1 and not _is_state(path)
+
+
+def _is_state(path: Keys) -> bool:
+    """Return whether a tensor belongs to a state; a name with a dot and without keys is a parameter of a module."""
+    return (len(path) > 1 or "." not in path[0]) and _STATE.fullmatch(path[0]) is not None
 
 
 def _other_roots(paths: Iterable[Keys]) -> Iterator[Keys]:
     """Yield the possible places of the model if it has none of the usual keys; an empty root for names without keys."""
-    others = {path[:1] if len(path) > 1 else () for path in paths if not _STATE.fullmatch(path[0])}
+    others = {path[:1] if len(path) > 1 else () for path in paths if not _is_state(path)}
     yield from sorted(others)
 
 
