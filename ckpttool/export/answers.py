@@ -60,7 +60,8 @@ def table(answer: Exported) -> RenderableType:
     if output is None:
         headline = line(f"Nothing was written: the weights of {name} were not exported", style="bold red")
         return stack(headline, line(shown(root), style="dim"), *findings)
-    weights = f"{counted(output.tensors, 'tensor')}, {output.elements:,} elements, {size(output.nbytes)}"
+    elements = "1 element" if output.elements == 1 else f"{output.elements:,} elements"
+    weights = f"{counted(output.tensors, 'tensor')}, {elements}, {size(output.nbytes)}"
     headline = line(f"Exported {name} to {shown(output.folder)}: {weights}", style="bold green")
     pairs = [(file.name, f"{counted(file.tensors, 'tensor')}, {file.nbytes:,} bytes") for file in _shown_files(output)]
     rest = len(output.files) - len(pairs)

@@ -35,10 +35,10 @@ def covered(targets: Iterable[Target]) -> tuple[Target, ...]:
     names: set[str] = set()
     checked: list[Target] = []
     for target in targets:
-        if target.name in names or target.name == METADATA_KEY:
+        if target.name in names:
             raise incomplete(f"Two weights have the name {target.name!r}.", remedy=_REMEDY, tensor=target.name)
-        if len(target.name) > MAX_NAME_CHARS or not _is_text(target.name):
-            name = quoted(ascii(target.name))
+        if target.name == METADATA_KEY or len(target.name) > MAX_NAME_CHARS or not _is_text(target.name):
+            name = quoted(ascii(target.name)[1:-1])
             raise not_understood(f"The name {name} cannot be written to a safetensors file.", remedy=_CONVERTER)
         names.add(target.name)
         checked.append(_covered(target))
@@ -56,8 +56,8 @@ def _is_text(name: str) -> bool:
 
 def _covered(target: Target) -> Target:
     if target.dtype.value not in DTYPES or target.dtype.bits % 8 or size_in_bytes(target.dtype, target.shape) is None:
-        text = f"The weight {target.name!r} of type {target.dtype.value} {list(target.shape)} has no safetensors form."
-        raise not_understood(text, remedy=_CONVERTER)
+        kind = f"{target.dtype.value} {list(target.shape)}"
+        raise not_understood(f"ckpttool cannot write the weight {target.name!r} of {kind}.", remedy=_CONVERTER)
     if len(target.pieces) > _MOST_PIECES:
         raise _wrong(target, f"has more than {_MOST_PIECES} parts")
     shape = (elements_in(target.shape),) if target.flat else target.shape

@@ -22,7 +22,7 @@ def target(*pieces: Piece, name: str = "w", dtype: DType = DType.F32, **more: An
     ("wrong", "code"),
     [
         ([target(), target()], "export-incomplete"),
-        ([target(name="__metadata__")], "export-incomplete"),
+        ([target(name="__metadata__")], "export-not-understood"),
         ([target(name="\ud800")], "export-not-understood"),
         ([target(name="w" * 70_000)], "export-not-understood"),
         ([target(dtype=DType.C128)], "export-not-understood"),
