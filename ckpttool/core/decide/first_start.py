@@ -104,6 +104,11 @@ def may_be_state(name: str) -> bool:
     return re.search(r"(?i)\.(?:ckpt|safetensors|pth?|bin|distcp|metadata)(?![a-z])", name) is not None
 
 
+def may_be_save(name: str) -> bool:
+    """Return whether a name is that of a folder with a save, or with the files of one rank."""
+    return re.fullmatch(rf"{LIKE_A_SAVE}|rank_[0-9]+", name) is not None
+
+
 def may_be_log(name: str) -> bool:
     """Return whether a file's name is that of a log."""
     return name == SUMMARY or re.fullmatch(_LOG, name) is not None
@@ -192,6 +197,6 @@ def unfinished_first_save(inventory: Inventory) -> tuple[Checkpoint, ...]:
     return saves if is_unfinished else ()
 
 
-def and_more(traces: Sequence[Trace]) -> str:
+def and_more(traces: Sequence[object]) -> str:
     """Return the number of further signs, for the end of a sentence."""
     return "" if len(traces) < 2 else f" (and {len(traces) - 1} more)"  # noqa: PLR2004  one is named

@@ -24,6 +24,7 @@ from ckpttool.core.decide.first_start import (
     and_more,
     last_step_in,
     may_be_log,
+    may_be_save,
     may_be_state,
     save_lines,
     trace_in_log,
@@ -47,7 +48,7 @@ from ckpttool.core.storage import above, is_local, is_object_store, open_storage
 from ckpttool.core.storage.base import Entry, Kind, LostLinkError, PassedOn, Storage
 from ckpttool.core.storage.mounts import mount_table, not_mounted, planned_mounts
 from ckpttool.core.verbs.resolving import Answer, resolve
-from ckpttool.core.verbs.scanning import Tree, Where, tree_question
+from ckpttool.core.verbs.scanning import Tree, Where, scan, tree_question
 from ckpttool.trainers.abilities import OwnStart
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import numbers_in
@@ -335,6 +336,7 @@ class _Search:
                 f"{traces[0].text}{and_more(traces)}; restore the checkpoints, or remove the trace if it is from "
                 "another run"
             )
+        self._assert_outside_saves()
         for error in self._withheld:
             raise error
         config = self._question.config
@@ -488,6 +490,28 @@ class _Search:
             return
         names = [entry.name for entry in entries if entry.kind is Kind.FILE and may_be_log(entry.name)]
         self._logs |= dict.fromkeys(os.path.join(parent, name) for name in sorted(names))
+
+    def _assert_outside_saves(self) -> None:
+        """Raise an error if the folder above has saves itself: the path is too deep, or names a lost save.
+
+        Raises:
+            NothingToResumeError: It has saves.
+        """
+        parent, own = above(self._path), os.path.basename(self._path)
+        try:
+            entries = open_storage(parent).entries("")
+            if not any(entry.kind is Kind.FOLDER and may_be_save(entry.name) for entry in entries if entry.name != own):
+                return
+            inventory = scan(TreeQuestion(path=parent)).inventory
+        except (OSError, CkptToolError):  # many folders of users cannot be listed
+            return
+        saves = [save.name for save in inventory.checkpoints if save.name != own]
+        if saves and inventory.root == parent:
+            raise NothingToResumeError(
+                f"{self._path} has no checkpoint to resume from, but this is not a first start: the folder above it, "
+                f"{parent}, has {saves[-1]}{and_more(saves)}; to resume that run, give {parent}; for a new run, give "
+                "a folder elsewhere"
+            )
 
     def _below(self, storage: Storage) -> Iterator[Trace]:
         """Yield the traces in a folder and its subfolders, and collect the logs there.

@@ -67,6 +67,26 @@ def test_a_folder_that_is_not_there_or_has_only_other_things_is_a_start_from_scr
     assert_fresh(output)
 
 
+@pytest.mark.parametrize(
+    ("tree", "name"),
+    [
+        ("layouts/hf_single", "checkpoint-16"),
+        ("layouts/hf_single", "output"),
+        ("layouts/mcore_dist_tp2dp2", "iter_0000099"),
+        ("layouts/ds_zero1_2ranks", "new"),
+        ("sink2_ckpt/output/checkpoint", "rank_7"),
+    ],
+)
+def test_a_folder_among_the_saves_of_a_run_is_no_first_start(tree: str, name: str, tmp_path: Path) -> None:
+    """A start from scratch one level too deep would repeat all training of a run whose saves are there."""
+    run = copied(tree, tmp_path / "run")
+    assert_trace(run / name, f"the folder above it, {run}, has ")
+    (run / name).mkdir()
+    said = start(run / name)
+    assert said.code == 11, said.output
+    assert_fresh(tmp_path / name)  # next to the run
+
+
 def test_without_the_option_nothing_changes(tmp_path: Path) -> None:
     missing = ask("resolve", str(tmp_path / "new"))
     assert (missing.code, missing.stdout) == (12, "")
