@@ -53,8 +53,9 @@ def table(answer: Marks) -> RenderableType:
     if answer.marks:
         parts += [line(), _rows(answer)]
     parts += [*grouped_findings(answer.findings), *pointer(answer.findings)]
-    if answer.marks:
-        command = clear_command(_newest_first(answer)[0].name, answer.root)
+    present = [marked for marked in _newest_first(answer) if marked.state is not MarkState.ABSENT]
+    if present:
+        command = clear_command(present[0].name, answer.root)
         parts += [line(), line(f"To remove a mark: {command}", style="dim")]
     return stack(*parts)
 
@@ -62,7 +63,7 @@ def table(answer: Marks) -> RenderableType:
 def _headlines(answer: Marks) -> list[Text]:
     where = line(f"{shown(answer.root)} ({answer.layout})", style="dim")
     if answer.unchanged is not None:
-        return [line(answer.unchanged[0].upper() + shown(answer.unchanged)[1:], style="bold"), where]
+        return [line(shown(answer.unchanged), style="bold"), where]  # may begin with a name, which keeps its case
     written = answer.written
     if written is None:
         count = len(answer.marks)

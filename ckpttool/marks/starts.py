@@ -47,7 +47,7 @@ def mark_after_failed_starts(tree: Tree, asked: MarkQuestion) -> Marks:
     if isinstance(found, int):
         found = _by_logs(tree, asked.logs, count, launched=found)
     if isinstance(found, str):
-        return replace(answer(tree), unchanged=f"nothing was marked: {found}")
+        return replace(answer(tree), unchanged=f"Nothing was marked: {found}")
     save, reason = found
     question = MarkQuestion(kind=MarkKind.BAD, reason=reason, dry_run=asked.dry_run)
     return set_mark(tree, save, question, is_automatic=True)

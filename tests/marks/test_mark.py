@@ -497,6 +497,20 @@ class TestCommand:
         ask("mark", "20_2", tree, "--clear")
         assert "was removed at" in ask("mark", "20_2", tree, "--clear", "--json").json["unchanged"]
 
+    def test_a_name_at_the_beginning_of_a_sentence_keeps_its_case(self, tmp_path: Path) -> None:
+        tree = str(writable(FIXTURES / "layouts/hf_single", tmp_path / "tree"))
+        said = ask("mark", "checkpoint-12", tree, "--clear")
+        assert said.stdout.startswith("checkpoint-12 has no mark")
+
+    def test_only_a_mark_that_can_be_removed_has_the_command_for_it(self, tmp_path: Path) -> None:
+        tree = writable(FIXTURES / "layouts/hf_single", tmp_path / "tree")
+        ask("mark", "checkpoint-12", str(tree), "--bad", REASON)
+        assert "To remove a mark" in ask("mark", str(tree)).stdout
+        (tree / "checkpoint-12").rename(tree.parent / "elsewhere")
+        said = ask("mark", str(tree))
+        assert "no such checkpoint" in said.stdout
+        assert "To remove a mark" not in said.stdout
+
     def test_a_folder_without_a_tree_and_an_empty_tree_have_their_codes(self, tmp_path: Path) -> None:
         assert ask("mark", "1", str(tmp_path), "--bad", "x").code == 12
         assert ask("mark", "1", str(tmp_path / "none"), "--bad", "x").code == 12
