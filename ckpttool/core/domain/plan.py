@@ -172,6 +172,8 @@ class FreshStart(NoResumePoint):
     """Logs that were read, each of which ends before the first save."""
     trainer: str | None = None
     """Name of the trainer, as the config or an unfinished save shows it; None if unknown."""
+    is_uncounted: bool = False
+    """Whether starts from a checkpoint are counted, but this one cannot be."""
 
 
 _NOT_KNOWN = frozenset(

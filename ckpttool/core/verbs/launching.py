@@ -108,6 +108,7 @@ def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     preflight_question = _preflight_of(order, question, choice, data)
     disk = disk or LocalDisk()
     if isinstance(answer.decision, FreshStart):
+        answer = replace(answer, decision=replace(answer.decision, is_uncounted=counter is not None))
         return _fresh(preflight_question, base, answer, disk, order)
     target = assert_startable(answer.tree, order.load_checkpoint)
     decision = answer.decision
@@ -217,7 +218,8 @@ def fragment(  # noqa: PLR0913  # as of `launch`
     _mark_failed(counter, tree_question(question), start)
     answer = resolve_or_start(question, choice, data, start, node=node)
     if isinstance(answer.decision, FreshStart):
-        return Fragment(decision=answer.decision, remark=fresh_remark(answer, tree_question(question).layout))
+        fresh = replace(answer.decision, is_uncounted=counter is not None)
+        return Fragment(decision=fresh, remark=fresh_remark(answer, tree_question(question).layout))
     assert_started_by_user(answer.tree)
     decision = answer.decision
     if isinstance(decision, ResumePlan):

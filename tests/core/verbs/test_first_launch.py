@@ -128,6 +128,17 @@ def test_without_a_config_the_start_needs_no_setting(here: Path, options: tuple[
     assert (table.code, (remark or "without any setting") in table.stdout) == (0, True)
 
 
+@pytest.mark.parametrize("options", [(), ("--config", str(CONFIG), "--output", "new.yaml", "--force")])
+def test_starts_before_the_first_save_are_reported_as_not_counted(here: Path, options: tuple[str, ...]) -> None:
+    """A supervisor would otherwise start such a run for ever without a word."""
+    assert "Not counted" not in ask("launch", "output", "--or-start", *options).stdout
+    for _ in range(3):
+        said = ask("launch", "output", "--or-start", *options, "--after-failed-starts", "2")
+        assert said.code == 0, said.output
+        assert "Not counted by --after-failed-starts" in said.stdout
+    assert not (here / "output").exists()
+
+
 def test_the_library_launches_it(here: Path) -> None:
     answer = ckpttool.launch("output", or_start=True, config=str(CONFIG), output="new.yaml")
     assert isinstance(answer, Launch)

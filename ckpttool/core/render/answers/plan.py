@@ -215,6 +215,10 @@ def fresh_lines(start: FreshStart) -> list[RenderableType]:
         lines.append(line(f"Not loaded: {names}, which its trainer did not finish; the run may overwrite it"))
     if start.logged:
         lines.append(line(f"Read: {counted(len(start.logged), 'log')}, which ends before the first save"))
+    if start.is_uncounted:
+        lines.append(
+            line("Not counted by --after-failed-starts: it counts only starts from a checkpoint, so limit these")
+        )
     return lines
 
 
