@@ -136,6 +136,9 @@ def test_a_folder_in_use_and_a_wrong_request_change_nothing(tmp_path: Path) -> N
     assert ask("export", tree, "--output", str(tmp_path)).code == 2
     assert ask("export", tree, "--output", str(tmp_path / "a"), "--max-shard", "5").code == 2
     assert ask("export", tree, "--output", str(tmp_path / "a"), "--config-from", str(tmp_path / "no")).code == 2
+    said = ask("export", tree, "--output", str(tmp_path / "no" / "a"))
+    assert said.code == 2
+    assert "create that folder first" in said.output
     assert ask("export", tree, "--checkpoint", "no", "--output", str(tmp_path / "a")).code == 2
     assert ask("export", str(tmp_path / "no"), "--output", str(tmp_path / "a")).code == 12
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -80,18 +80,25 @@ def assert_new(path: str) -> None:
     """Check that a folder can be created at a path, before anything is read.
 
     Raises:
-        UsageError: The path exists, and is not an empty folder.
+        UsageError: The path exists and is not an empty folder, or its parent does not exist.
         WriteFailedError: The path cannot be checked.
     """
     try:
         status = os.lstat(path)
         taken = not stat.S_ISDIR(status.st_mode) or bool(os.listdir(path))
     except FileNotFoundError:
+        _assert_parent(path)
         return
     except OSError as error:
         raise WriteFailedError(f"{path!r} cannot be checked: {error.strerror or error}") from error
     if taken:
         raise UsageError(f"{path!r} already exists, and nothing is overwritten: give a new folder")
+
+
+def _assert_parent(path: str) -> None:
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise UsageError(f"{path!r} cannot be created, because {parent!r} is not a folder: create that folder first")
 
 
 @contextmanager
