@@ -40,7 +40,7 @@ _UNIVERSAL = "convert the save with `ds_to_universal.py` of DeepSpeed, which mer
 _RESTORE = "restore the file from a copy, or export another checkpoint"
 _ONE_SAVE = "restore the files of one save from a copy, or export another checkpoint"
 _NO_COPY = "ZeRO 3 saves no 16-bit copy of the weights, so the FP32 master weights are exported"
-_COPY = "--16bit exports the complete 16-bit weights in the model file"
+_COPY = "--half exports the complete 16-bit weights in the model file"
 _MOST_STEP_BYTES = 8
 """Maximum size of a record that has only a number of steps."""
 _FLOATS = frozenset({DType.F64, DType.F32, DType.BF16, DType.F16, DType.F8_E4M3, DType.F8_E5M2})

@@ -114,7 +114,7 @@ def test_zero_3_has_no_16_bit_copy_and_says_so() -> None:
 def test_another_optimizer_for_bf16_is_refused_with_the_way_to_the_copy() -> None:
     refused = refusal(EXPORTS / "bf16_optimizer_2ranks" / "tree")
     assert refused.finding.code == "export-not-understood"
-    assert "--16bit" in (refused.finding.remedy or "")
+    assert "--half" in (refused.finding.remedy or "")
 
 
 def test_without_zero_the_model_file_has_the_weights(copied: Callable[[str], Path]) -> None:
