@@ -134,7 +134,10 @@ def failed_launches(
         for other in saves
         if other.saved_ns is not None and other.step is not None and other.step > (save.step or 0)
     ]
-    begin = int(max(since, (save.saved_ns or 0) / 1e9, *newer))
+    written = (save.saved_ns or 0) / 1e9
+    if written > time.time():  # by a wrong clock; no launch would ever count
+        written = 0.0
+    begin = int(max(since, written, *newer))
     failed: list[LaunchedStart] = []
     for start in reversed(starts):
         if start.label != label or start.at < begin:

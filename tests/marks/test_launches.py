@@ -205,3 +205,12 @@ def test_a_tree_that_cannot_be_written_is_refused(tree: str, tmp_path: Path) -> 
     ):
         (parts / f"{number}.ckptpart").write_bytes(part)
     assert ask("launch", str(parts), "--after-failed-starts", "2").code == 15
+
+
+def test_launches_count_if_a_wrong_clock_dated_the_files_in_the_future(tmp_path: Path) -> None:
+    tree = writable(FIXTURES / "layouts/hf_single", tmp_path / "tree")
+    for file in tree.rglob("*"):
+        os.utime(file, (4e9, 4e9))
+    for step in (12, 12, 8):
+        said = ask("launch", str(tree), "--after-failed-starts", "2")
+        assert f"To resume from step {step} " in said.stdout, said.output
