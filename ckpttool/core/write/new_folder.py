@@ -113,7 +113,7 @@ def new_folder(path: str, *, size: int) -> Iterator[NewFolder]:
         size: Total bytes of its files; free space is checked first.
 
     Raises:
-        UsageError: The folder exists and is not empty, or `<path>.part` is someone else's.
+        UsageError: The folder exists and is not empty, its parent does not exist, or `<path>.part` is someone else's.
         LockedError: Another process is filling the same folder.
         WriteFailedError: The folder could not be written; nothing was changed.
         NotDurableError: The folder is in place, but the disk did not confirm it.

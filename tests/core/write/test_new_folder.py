@@ -221,6 +221,8 @@ def test_an_error_of_the_caller_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_parent_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WriteFailedError, match="No such file"):
+    with pytest.raises(UsageError, match="create that folder first"):
         fill(tmp_path / "no" / "out")
-    assert_new(str(tmp_path / "no" / "out"))
+    with pytest.raises(UsageError, match="/no' is not a folder"):
+        assert_new(str(tmp_path / "no" / "out"))
+    assert_new(str(tmp_path / "out"))
