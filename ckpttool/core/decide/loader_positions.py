@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -14,6 +15,9 @@ from ckpttool.core.domain.loader_state import LoaderState, SavedLoader
 from ckpttool.core.domain.units import Rank, counted
 
 Loaders: TypeAlias = "Sequence[SavedLoader]"
+
+_EVALUATION = re.compile(r"(?:^|[._])(?:eval|evaluation|val|valid|validation|dev|test)(?:[._]|_?data|_?loader|$)")
+"""Part of a loader's name that shows that it does not read training data."""
 
 
 def described(state: LoaderState) -> str:
@@ -61,11 +65,13 @@ def compared(checkpoint: Checkpoint, loaders: Loaders, before: Checkpoint, befor
         before_loaders: Its states.
     """
     earlier = {_identity(loader): loader for loader in before_loaders}
-    if earlier.keys() != {_identity(loader) for loader in loaders}:
+    if {loader.rank for loader in before_loaders} != {loader.rank for loader in loaders}:
         return []  # with other ranks, each loader has another part of the data
     back, still = [], []
     for loader in loaders:
-        peer = earlier[_identity(loader)]
+        peer = earlier.get(_identity(loader))
+        if peer is None or _EVALUATION.search(loader.key):  # the script may begin an evaluation again at any time
+            continue
         if peer.state is None or loader.state is None or not _comparable(loader.state, peer.state):
             continue
         here, there = described(loader.state), described(peer.state)
@@ -85,7 +91,7 @@ def _comparable(state: LoaderState, peer: LoaderState) -> bool:
 
 def _is_same(state: LoaderState, peer: LoaderState) -> bool:
     """Return whether a position that had to change is the same; a state without any progress changes with it."""
-    if state.never_moved and peer.never_moved and not state.batches:
+    if state.never_moved and peer.never_moved and not state.batches and state.epoch == peer.epoch:
         return True
     return bool(state.order) and state.order == peer.order and state.is_strict
 
@@ -113,11 +119,12 @@ def _at_end(loader: SavedLoader, state: LoaderState) -> Finding:
 
 def _apart(loaders: Loaders) -> Iterator[Finding]:
     """Report ranks whose loaders had yielded different numbers of batches, although all ranks read in step."""
-    by_name: Mapping[str, dict[int, list[SavedLoader]]] = defaultdict(lambda: defaultdict(list))
+    by_name: Mapping[tuple[str, str], dict[int, list[SavedLoader]]] = defaultdict(lambda: defaultdict(list))
     for loader in loaders:
         state = loader.state
         if loader.rank is not None and state is not None and state.is_lockstep and state.batches is not None:
-            by_name[state.kind][state.batches].append(loader)
+            name = re.sub(r"\.(?:dp_)?rank_[0-9]+$", "", loader.key)
+            by_name[state.kind, name][state.batches].append(loader)
     for by_batches in by_name.values():
         if len(by_batches) < 2:  # noqa: PLR2004  two positions differ
             continue

@@ -36,7 +36,10 @@ def loaders(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> l
     saved = []
     for number, state in enumerate(states[:MOST_LOADERS]):
         loader = loader_of(state, path=path, key=f"{'.'.join(_LOADERS)}.{number}")
-        saved.append(loader if loader.state is None else replace(loader, state=in_epoch(loader.state, epoch)))
+        # Of several loaders, Lightning begins a short one again within the epoch.
+        if loader.state is not None and len(states) == 1:
+            loader = replace(loader, state=in_epoch(loader.state, epoch))
+        saved.append(loader)
     return saved
 
 

@@ -21,7 +21,7 @@ KINDS = (
     "ckpttool.trainers.loader_states.mosaic:read",
     "ckpttool.trainers.loader_states.energon:read",
     "ckpttool.trainers.loader_states.olmo:read",
-    "ckpttool.trainers.loader_states.titan:read",
+    "ckpttool.trainers.loader_states.titan:read_alone",
 )
 """A function for each kind, which returns the position in a state, or None for a state of another kind."""
 
@@ -81,7 +81,8 @@ def states_in(values: object) -> Iterator[tuple[str, LoaderState]]:
 
 def _members(value: object) -> list[tuple[object, object]]:
     if isinstance(value, dict):
-        return list(value.items())
+        # The tensors of a large model must not use up the number of values that are searched.
+        return [(key, member) for key, member in value.items() if isinstance(member, (dict, list, Made))]
     if isinstance(value, list):
         return list(enumerate(value[:_MOST_KEYS]))
     return []

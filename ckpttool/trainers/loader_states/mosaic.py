@@ -2,7 +2,8 @@
 
 Source:
     `StreamingDataset.state_dict` and StreamingDataLoader of mosaicml-streaming 0.13, and runs of them: the epoch grows
-    when its first batch is read, so a state at an epoch's end still has the old epoch.
+    when its first batch is read, so a state at an epoch's end still has the old epoch. Composer saves no samples
+    there, so a state without samples may be the start or the end of its epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def read(state: object) -> LoaderState | None:
         kind="MosaicML streaming",
         epoch=epoch,
         samples=samples,
-        order=() if epoch is None or samples is None else (epoch, samples),
+        order=() if epoch is None or not samples else (epoch, samples),
         is_strict=True,
         identity=tuple(f"{key}={count_at(state, key)}" for key in _OF_THE_ORDER),
     )

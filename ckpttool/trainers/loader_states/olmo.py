@@ -10,7 +10,7 @@ from ckpttool.core.domain.loader_state import LoaderState
 from ckpttool.core.formats.torch.plain import text_at
 from ckpttool.trainers.loader_states.counts import count_at
 
-_KEYS = {"batches_processed", "epoch"}
+_KEYS = {"batches_processed", "epoch", "dataset_fingerprint"}
 _OF_THE_DATA = ("dataset_fingerprint", "dataset_type")
 
 

@@ -13,7 +13,13 @@ from ckpttool.trainers.loader_states import hf_datasets
 from ckpttool.trainers.loader_states.counts import count_at
 
 _DOCUMENTS = "sample_idx"
-_OWN = frozenset({"epoch", "token_buffer", "inputs_buffer"})
+_BUFFERS = frozenset({"token_buffer", "inputs_buffer"})
+_OWN = _BUFFERS | {"epoch"}
+
+
+def read_alone(state: object) -> LoaderState | None:
+    """Return the position in a state outside a loader, where a script's own progress may have the other keys."""
+    return None if not isinstance(state, dict) or _BUFFERS.isdisjoint(state) else read(state)
 
 
 def read(state: object) -> LoaderState | None:

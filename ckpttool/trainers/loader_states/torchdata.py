@@ -45,7 +45,9 @@ def read(state: object) -> LoaderState | None:
         place=None if only is None else only.place,
         order=() if only is None else only.order,
         is_lockstep=not data_sets and not _is_iterable(state),
-        never_moved=bool(known) and bool(batches) and all(position.never_moved for position in known),
+        never_moved=bool(known)
+        and _has_asked_data_sets(state, batches)
+        and all(position.never_moved for position in known),
         yields_nothing=_empty_epoch(state, data_sets) if finished is True else None,
     )
 
@@ -94,6 +96,11 @@ def _data_sets(state: object) -> list[object]:
     inner = [value_at(worker, "dataset_state") for worker in workers]
     inner += [value_at(worker, "fetcher_state", "dataset_iter_state") for worker in workers]
     return [state for state in inner if state is not None]
+
+
+def _has_asked_data_sets(state: object, batches: int | None) -> bool:
+    """Return whether the data set's state is from after a batch; with processes, it is as old as their snapshot."""
+    return bool(count_at(state, "_snapshot", "_snapshot_step") if has_processes(state) else batches)
 
 
 def _is_iterable(state: object) -> bool:

@@ -61,7 +61,19 @@ class TestBack:
         assert compared(LATER, now, EARLIER, [loader(state(0, 9), 0), *before[1:]])[0].ranks == (0, 1, 2)
         assert (found.path, found.ranks) == ("save/loader_1.pt", (1, 2))
         assert compared(LATER, [loader(state(0, 1), key="a")], EARLIER, [loader(state(0, 4), key="b")]) == []
+        added = [loader(state(0, 1), key="a"), loader(state(0, 1), key="b")]
+        assert [found.code for found in compared(LATER, added, EARLIER, [loader(state(0, 4), key="a")])] == [
+            Code.DATA_POSITION_BACK
+        ]
         assert compared(LATER, [loader(None)], EARLIER, [loader(state(0, 4))]) == []
+
+    @pytest.mark.parametrize("key", ["data.eval", "val_dataloader", "app.test_loader", "validation", "eval.data"])
+    def test_a_loader_for_evaluation_may_begin_again_or_stay(self, key: str) -> None:
+        before = [loader(state(0, 4), key=key)]
+        assert compared(LATER, [loader(state(0, 1), key=key)], EARLIER, before) == []
+        assert compared(LATER, before, EARLIER, before) == []
+        train = [loader(state(0, 4), key="data.retrieval_train")]
+        assert [found.code for found in compared(LATER, train, EARLIER, train)] == [Code.DATA_POSITION_STILL]
 
 
 class TestStill:
@@ -80,6 +92,7 @@ class TestStill:
         assert alone(loader(still)) == []
         assert [found.code for found in since(still, still)] == [Code.DATA_POSITION_STILL]
         assert since(replace(still, never_moved=False), still) == []
+        assert since(replace(still, epoch=1), replace(still, epoch=0)) == []  # both at the start of their epochs
 
     def test_a_data_set_that_never_moved_although_its_loader_did_is_reported_at_once(self) -> None:
         now = state(0, 5, never_moved=True, order=())
@@ -102,6 +115,13 @@ class TestDiffers:
         assert alone(*(loader(state(0, 7, is_lockstep=True), rank) for rank in range(4))) == []
         assert alone(*(loader(state(0, rank), rank) for rank in range(4))) == []
         assert alone(*(loader(state(0, count, is_lockstep=True)) for count in (1, 2))) == []  # two loaders of all ranks
+
+    def test_two_loaders_of_the_same_ranks_are_not_compared_with_each_other(self) -> None:
+        counts = {"train.dp_rank_0": 7, "train.dp_rank_1": 7, "valid.dp_rank_0": 2, "valid.dp_rank_1": 2}
+        several = {key: loader(state(0, count, is_lockstep=True), int(key[-1]), key) for key, count in counts.items()}
+        assert alone(*several.values()) == []
+        several["valid.dp_rank_1"] = loader(state(0, 1, is_lockstep=True), 1, "valid.dp_rank_1")
+        assert [found.ranks for found in alone(*several.values())] == [(1,)]
 
 
 class TestAtTheEnd:

@@ -85,6 +85,15 @@ class TestTheWayIn:
         assert [(each["epoch"], each["batches"]) for (each,) in found.values()] == [(0, 5), (0, 10), (1, 3)]
         assert warned(tmp_path / "checkpoints") == {}
 
+    def test_of_several_loaders_lightning_begins_the_short_one_again_within_an_epoch(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoints").mkdir()
+        for step, short in ((5, 4), (10, 1)):
+            values = torch.load(STATES / "lightning" / f"epoch=0-step={step}.ckpt", weights_only=False)
+            states = values["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+            states.append({**states[0], "_num_yielded": short})
+            torch.save(values, tmp_path / "checkpoints" / f"epoch=0-step={step}.ckpt")
+        assert warned(tmp_path / "checkpoints") == {}
+
     @pytest.mark.parametrize("tree", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
     def test_megatron_counts_samples_and_energon_has_a_file_per_rank(self, tree: str, tmp_path: Path) -> None:
         root = healthy(tree, tmp_path)

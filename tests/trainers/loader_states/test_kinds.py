@@ -156,6 +156,19 @@ class TestOtherSpellings:
         assert not state_of(several).never_moved
         assert state_of({"examples_iterable": {"previous_states": [still, None]}}).never_moved
 
+    def test_a_snapshot_from_before_the_first_batch_says_nothing_about_the_data_set(self) -> None:
+        still = {"examples_iterable": {"shard_idx": 0, "shard_example_idx": 0}, "epoch": 0}
+        snapshot = {"_snapshot_step": 0, "_worker_snapshots": {"worker_0": {"dataset_state": still}}}
+        state = state_of({"_snapshot": snapshot, "_steps_since_snapshot": 3})
+        assert (state.batches, state.never_moved) == (3, False)
+        state = state_of({"_snapshot": {**snapshot, "_snapshot_step": 3}, "_steps_since_snapshot": 0})
+        assert (state.batches, state.never_moved) == (3, True)
+
+    def test_a_streaming_state_without_samples_may_be_the_start_or_the_end_of_its_epoch(self) -> None:
+        own = {"epoch": 0, "num_canonical_nodes": 1, "shuffle_seed": 9}
+        assert state_of({**own, "sample_in_epoch": 0}).order == ()
+        assert state_of({**own, "sample_in_epoch": 8}).order == (0, 8)
+
     def test_olmo_core_counts_epochs_and_batches_of_a_data_set(self) -> None:
         state = state_of({"epoch": 2, "batches_processed": 3, "seed": 1, "dataset_fingerprint": "a"})
         other = state_of({"epoch": 2, "batches_processed": 3, "seed": 1, "dataset_fingerprint": "b"})
@@ -171,6 +184,8 @@ def state_of(values: object) -> LoaderState:
 class TestStatesOfNoKind:
     def test_they_are_described_by_their_keys_and_no_position_is_guessed(self) -> None:
         assert recognized({"sample_in_epoch": 3}) is None
+        assert recognized({"epoch": 1, "batches_processed": 10}) is None  # a script's own progress
+        assert recognized({"epoch": 1, "sample_idx": 10}) is None
         assert unknown_kind({"b": 1, "a": 2}) == "unknown kind: keys a, b"
         assert unknown_kind(dict.fromkeys("abcdefgh")) == "unknown kind: keys a, b, c, d, e, f, …"
         assert unknown_kind({"x" * 1000: 1}) == f"unknown kind: keys {'x' * 40}"
@@ -203,6 +218,11 @@ class TestHostileStates:
     def test_a_search_through_a_large_file_ends(self) -> None:
         wide: dict[int, object] = {number: {"x": {}} for number in range(50_000)}
         assert list(states_in({"model": wide, "dataloader": {"_num_yielded": 1, "_iterator_finished": False}}))
+
+    def test_the_tensors_of_a_large_model_do_not_end_the_search(self) -> None:
+        model = dict.fromkeys(map(str, range(20_000)), 1.0)
+        state = {"_num_yielded": 1, "_iterator_finished": False}
+        assert [key for key, _ in states_in({"model": model, "z": {"loader": state}})] == ["z.loader"]
 
     def test_code_in_a_pickle_inside_a_value_is_named_and_not_run(self, tmp_path: Path) -> None:
         class Bomb:
