@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.core.domain.finding import Finding, damage, note, unknown
-from ckpttool.core.domain.weights import NotExportableError
+from ckpttool.core.domain.weights import NotExportableError, WeightsRequest
 from ckpttool.core.findings import DAMAGE, NOTE, UNKNOWN, Row, Rows
 
 
@@ -133,6 +133,17 @@ def not_understood(message: str, *, remedy: str, path: str | None = None) -> Not
 def ambiguous_part(message: str, *, remedy: str, path: str | None = None) -> NotExportableError:
     """Return the refusal of a save with several models, or with none that can be recognized."""
     return NotExportableError(unknown(ExportCode.EXPORT_AMBIGUOUS_PART, message, remedy=remedy, path=path))
+
+
+def assert_no_part(request: WeightsRequest, save: str) -> None:
+    """Refuse the name of a part for a save that always has one model.
+
+    Raises:
+        NotExportableError: The user named a part.
+    """
+    if request.part is not None:
+        message = f"The save has one model, so --part {request.part} names nothing."
+        raise ambiguous_part(message, path=save, remedy="omit --part")
 
 
 def incomplete(message: str, *, remedy: str, path: str | None = None, tensor: str | None = None) -> NotExportableError:

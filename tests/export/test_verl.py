@@ -36,3 +36,13 @@ def test_several_models_are_refused_with_the_option(tmp_path: Path) -> None:
     assert (said.code, finding["code"]) == (14, "export-ambiguous-part")
     assert "--part" in finding["remedy"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "tree", ["mcore_dist_tp2dp2", "ds_zero1_2ranks", "automodel_2ranks", "../newfmt_tp2dp2/output/checkpoint"]
+)
+def test_a_part_of_a_save_with_one_model_is_refused(tree: str, tmp_path: Path) -> None:
+    options = ("--output", str(tmp_path / "out"), "--json")
+    said = ask("export", str(FIXTURES / "layouts" / tree), "--part", "actor", *options)
+    assert (said.code, [finding["code"] for finding in said.json["findings"]]) == (14, ["export-ambiguous-part"])
+    assert ask("export", str(FIXTURES / "layouts" / tree), *options).code == 0

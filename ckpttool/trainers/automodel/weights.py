@@ -21,7 +21,7 @@ from ckpttool.trainers.automodel import MODEL, OPTIMIZER
 from ckpttool.trainers.common.companions import companions_in
 from ckpttool.trainers.common.divided_files import divided_targets
 from ckpttool.trainers.common.whole_files import whole_targets
-from ckpttool.trainers.export_findings import incomplete, not_in_output, unproven
+from ckpttool.trainers.export_findings import assert_no_part, incomplete, not_in_output, unproven
 from ckpttool.trainers.torch_dcp import METADATA
 from ckpttool.trainers.torch_dcp.weights import Names, dcp_weights
 
@@ -59,6 +59,7 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
     ]
     if not paths:
         return dcp_weights(storage, folder, request, Names("module names of NeMo AutoModel's model", None))
+    assert_no_part(request, checkpoint.name)
     companions = companions_in(storage, f"{folder}/{_HF_FOLDER}")
     files = {path: _SLICES.fullmatch(path.rpartition("/")[2]) for path in paths}
     if not any(files.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.trainers.deepspeed_tags.weights import tag_weights
+from ckpttool.trainers.export_findings import assert_no_part
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
@@ -19,4 +20,5 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
         NotExportableError: The weights cannot be exported.
         OSError: The disk could not be read.
     """
+    assert_no_part(request, checkpoint.name)
     return tag_weights(storage, checkpoint.name, request, names_of="module names of the training script's model")

@@ -20,7 +20,7 @@ from ckpttool.core.domain.weights import LeftOut, Piece, Target, Weights, Weight
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.common.archives import read_archive
 from ckpttool.trainers.common.saved_values import count_at
-from ckpttool.trainers.export_findings import needs_conversion, needs_model
+from ckpttool.trainers.export_findings import assert_no_part, needs_conversion, needs_model
 from ckpttool.trainers.megatron import COMMON
 from ckpttool.trainers.torch_dcp import METADATA
 from ckpttool.trainers.torch_dcp.weights import dcp_targets, read_metadata
@@ -34,6 +34,7 @@ _STATE = re.compile(
 
 def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -> Weights:
     """Return the model of a save, with its stacked layers as they are stored."""
+    assert_no_part(request, checkpoint.name)
     if checkpoint.format is not FormatName.TORCH_ZIPS:
         raise needs_model(
             "The legacy format does not record along which axis each weight is divided among the ranks.",

@@ -21,6 +21,7 @@ from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.common.stored_tensors import StoredTensors, read_stored
 from ckpttool.trainers.export_findings import (
     ExportCode,
+    assert_no_part,
     incomplete,
     needs_strategy,
     not_in_output,
@@ -64,6 +65,7 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
         NotExportableError: The weights cannot be exported, for the reason in its finding.
         OSError: The disk could not be read.
     """
+    assert_no_part(request, checkpoint.name)
     if request.layout == ITERATION_LAYOUT:
         return _of_iteration(storage, checkpoint)
     if request.layout == RANK_LAYOUT:
