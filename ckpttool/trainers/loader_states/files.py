@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.formats.base import quoted
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.pickle_values import read_values
-from ckpttool.core.formats.torch.plain import plain_values, value_at
+from ckpttool.core.formats.torch.plain import MOST_PLAIN_BYTES, plain_values, value_at
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.loader_states import recognized, states_in, unknown_kind
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_LOADERS = 1024
 """Maximum number of states that are read in one save."""
+UNREAD = f"not read: its pickle is incomplete, or larger than {MOST_PLAIN_BYTES >> 20} MiB"
+"""Problem of a state that is not read."""
 
 
 def loader_files(storage: Storage, paths: Iterable[tuple[str, Rank | None]], *key: str) -> list[SavedLoader]:
@@ -48,7 +50,7 @@ def _loader_file(storage: Storage, key: tuple[str, ...], place: tuple[str, Rank 
         with storage.open(path) as source:
             values = plain_values(source)
     except BrokenPickleError:
-        return SavedLoader(path=path, key=name, rank=rank, problem="the file is not a complete pickle")
+        return SavedLoader(path=path, key=name, rank=rank, problem=UNREAD)
     except OSError as error:
         return SavedLoader(path=path, key=name, rank=rank, problem=f"cannot be read: {error.strerror or error}")
     return loader_of(value_at(values, *key), path=path, key=name, rank=rank)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.loader_state import SavedLoader
 from ckpttool.core.domain.units import MAX_RANKS, Rank
 from ckpttool.core.formats.torch.dcp import MOST_METADATA_BYTES
-from ckpttool.trainers.loader_states.files import MOST_LOADERS, pickled_loader
+from ckpttool.trainers.loader_states.files import MOST_LOADERS, UNREAD, pickled_loader
 from ckpttool.trainers.torch_dcp.store import read_store, value_slices, values_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.loader_state import SavedLoader
     from ckpttool.core.storage.base import Storage
 
 _MOST_DEPTH = 8
@@ -43,7 +43,11 @@ def loaders_in_store(storage: Storage, folder: str) -> list[SavedLoader]:
             values[owner] = value
         else:
             _put(values, owner, name.removeprefix(f"{owner}.").split("."), value)
-    saved = []
+    saved = [
+        SavedLoader(path=f"{folder}/{place.path}" if folder else place.path, key=name, problem=UNREAD)
+        for name, place in chosen.items()
+        if owners[name] == name and name not in values
+    ]
     for owner, value in values.items():
         match = re.fullmatch(_LOADER, owner)
         number = None if match is None else match["rank"]

@@ -14,8 +14,10 @@ import torch
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Verdict
+from ckpttool.core.formats.torch import plain
 from ckpttool.core.verbs.scanning import scan
 from ckpttool.core.verbs.verifying import verify
+from ckpttool.trainers.loader_states.files import UNREAD
 from ckpttool.types import CheckQuestion
 from tests.conftest import FIXTURES
 from tests.support.commands import ask
@@ -59,6 +61,18 @@ def test_the_position_of_a_real_save_is_shown_and_raises_no_alarm(tree: str) -> 
     loaders = positions(root)[name]
     assert {f"{each['kind']} {each['epoch']} {each['batches']}" for each in loaders if each["kind"]} == {text}
     assert warned(root) == {}
+
+
+@pytest.mark.parametrize(
+    ("tree", "name"), [("verl_sft", "global_step_12"), ("titan_4ranks/checkpoint", "step-10"), ("dcp_plain_2ranks", "")]
+)
+def test_a_state_that_is_larger_than_ckpttool_reads_is_shown_with_the_reason(
+    tree: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "_FIRST_BYTES", 64)
+    monkeypatch.setattr(plain, "MOST_PLAIN_BYTES", 128)
+    problems = {each["problem"] for each in positions(LAYOUTS / tree).get(name, [])}
+    assert problems == ({UNREAD} if name else set())
 
 
 @pytest.mark.parametrize("tree", sorted(folder.name for folder in LAYOUTS.iterdir() if folder.is_dir()))
@@ -141,7 +155,7 @@ class TestTheWayIn:
         root = healthy("verl_2ranks", tmp_path)
         (root / "global_step_3" / "data.pt").write_bytes(b"torn")
         (found,) = positions_of_damaged(root, "global_step_3")
-        assert found["problem"] == "the file is not a complete pickle"
+        assert found["problem"] == UNREAD
         (root / "global_step_3" / "data.pt").unlink()
         (root / "global_step_3" / "data.pt").symlink_to("gone")
         (found,) = positions_of_damaged(root, "global_step_3")
