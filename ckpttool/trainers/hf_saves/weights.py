@@ -94,4 +94,6 @@ def _chosen(models: Iterable[str], part: str | None) -> str:
         return names[0]
     if part in names:
         return part
+    if len(names) == 1:
+        raise ambiguous_part(f"The save has one model, and no part {part}.", remedy="omit --part")
     raise ambiguous_part(f"The save has the models {', '.join(names)}.", remedy=f"add --part {names[0]}")
