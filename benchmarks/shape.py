@@ -172,9 +172,10 @@ def text_rows(modules: Sequence[Module]) -> list[Row]:
 
 
 WALK = """
-import json, sys, threading
+import gc, json, sys, threading
 from ckpttool.cli.main import run
 
+gc.disable()  # CPython 3.11.2 may crash if it collects while a profiler has frames
 package, told, sys.argv = sys.argv[1], sys.argv[2], ["ckpttool", *sys.argv[3:]]
 entered, deepest, here = set(), [0], threading.local()
 
