@@ -17,6 +17,7 @@ from ckpttool.core.storage.local import LocalSource
 from tests.conftest import FIXTURES
 from tests.export.truth import Reader, Tensors, by_dcp_to_torch, exported, flattened, of_tensors
 from tests.support.commands import Said, ask
+from tests.support.trainer_trees import flip
 
 LAYOUTS = FIXTURES / "layouts"
 KINDS = FIXTURES / "export/dcp_kinds_4ranks"
@@ -147,9 +148,8 @@ def test_a_flipped_bit_anywhere_gives_the_right_numbers_or_none(
     draw = random.Random(0)  # noqa: S311  no secret
     refused = 0
     for number in range(400 if request.config.getoption("--nightly") else 12):
-        broken = bytearray(data)
-        broken[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        path.write_bytes(broken)
+        path.write_bytes(data)
+        flip(path, draw.randrange(len(data)), draw.randrange(8))
         said = export(save, tmp_path / f"out{number}")
         if said.code:
             refused += 1

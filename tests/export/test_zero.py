@@ -13,6 +13,7 @@ import pytest
 from tests.export.truth import Tensors, exported
 from tests.support.commands import ask
 from tests.support.torch_rewriting import rewrite
+from tests.support.trainer_trees import flip
 from tests.support.trees import FIXTURES, writable
 
 EXPORTS = FIXTURES / "export"
@@ -112,9 +113,7 @@ def faults(tree: Path, chance: random.Random) -> None:
     path = chance.choice(files)
     kind = chance.choice(["bit", "bit", "cut", "gone", "swap", "lie", "lie", "lie"])
     if kind == "bit":
-        data = bytearray(path.read_bytes())
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        path.write_bytes(data)
+        flip(path, chance.randrange(path.stat().st_size), chance.randrange(8))
     elif kind == "cut":
         path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
     elif kind == "gone":

@@ -60,6 +60,15 @@ def told(python: str, script: str, *arguments: str) -> Any:  # noqa: ANN401  JSO
     return json.loads(_asked(python, str(SCRIPTS / script), *arguments).splitlines()[-1])
 
 
+def told_by_ranks(python: str, script: str, *arguments: object) -> Any:  # noqa: ANN401  JSON
+    """Run a script beside these tests with two ranks; None where it stopped with an error."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
+    command = [python, *launch, str(SCRIPTS / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if done.returncode == 0 else None
+
+
 def _asked(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]

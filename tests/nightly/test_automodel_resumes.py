@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.plan import Outcome
-from tests.nightly.borrowing import SCRIPTS, trainer_python
+from tests.nightly.borrowing import told_by_ranks, trainer_python
 from tests.support.answers import named, scanned, simulated
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
@@ -29,11 +27,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def run(python: str, folder: Path, *arguments: int) -> dict[str, Any] | None:
     """Train with two ranks; None where it stopped with an error."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--"]
-    command = [python, *launch, str(SCRIPTS / "automodel_run.py"), str(folder), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    answer: dict[str, Any] | None = json.loads(lines[-1]) if done.returncode == 0 else None
+    answer: dict[str, Any] | None = told_by_ranks(python, "automodel_run.py", folder, *arguments)
     return answer
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from ckpttool.core.domain.data_position import DataEffect
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.types import DataQuestion
-from tests.nightly.borrowing import SCRIPTS, trainer_python
+from tests.nightly.borrowing import told_by_ranks, trainer_python
 from tests.support.answers import goes_on, named, plan, scanned, simulated
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
@@ -28,13 +26,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return trainer_python(tmp_path_factory.mktemp("olmo_core") / "venv", *PACKAGES, borrows=False)
 
 
-def run(python: str, folder: Path, *arguments: int, ranks: int = 2) -> dict[str, Any] | None:
-    """Train with so many ranks; None where it stopped with an error."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "--"]
-    command = [python, *launch, str(SCRIPTS / "olmo_core_run.py"), str(folder), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    answer: dict[str, Any] | None = json.loads(lines[-1]) if done.returncode == 0 else None
+def run(python: str, folder: Path, *arguments: int) -> dict[str, Any] | None:
+    """Train with two ranks; None where it stopped with an error."""
+    answer: dict[str, Any] | None = told_by_ranks(python, "olmo_core_run.py", folder, *arguments)
     return answer
 
 

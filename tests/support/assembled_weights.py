@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,9 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.weights import Piece, Target, Weights, WeightsRequest
+from ckpttool.core.domain.weights import NotExportableError, Piece, Target, Weights, WeightsRequest
 from ckpttool.core.verbs.scanning import Tree, scan
+from tests.support.trainer_trees import flip
 
 Tensor = tuple[str, tuple[int, ...], bytes]
 """Name of the type in safetensors, shape, and all bytes in row-major order."""
@@ -84,6 +87,31 @@ def _elements(root: Path, piece: Piece, dtype: DType) -> np.ndarray[tuple[int, .
     assert dtype is DType.F32
     floats = torch.frombuffer(bytearray(box.tobytes()), dtype=_TORCH[piece.dtype]).float()
     return floats.numpy().view("V4").reshape(piece.shape)
+
+
+def assert_bits_change_no_number(
+    folder: Path, seed: str, real: Mapping[str, Tensor], assembled_again: Callable[[], Mapping[str, Tensor]]
+) -> None:
+    """Flip single bits in a folder's files: each time, the weights are the real ones, or are refused.
+
+    Args:
+        folder: The files; each is whole again afterwards.
+        seed: The seed of the choice of bits.
+        real: The true weights.
+        assembled_again: Reads the save and assembles its weights.
+    """
+    chance = random.Random(seed)  # noqa: S311  no secret
+    files = sorted(folder.iterdir())
+    for _ in range(40):
+        path = chance.choice(files)
+        data = path.read_bytes()
+        flip(path, chance.randrange(len(data)), chance.randrange(8))
+        try:
+            mine = assembled_again()
+        except (NotExportableError, AssertionError):
+            mine = real
+        path.write_bytes(data)
+        assert mine == real
 
 
 def tensors_in(path: Path) -> dict[str, Tensor]:
