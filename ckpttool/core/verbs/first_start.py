@@ -443,9 +443,9 @@ class _Search:
                 continue
             except OSError as error:
                 self._withheld.append(_unsearchable(root, error))
-        for logs in self._reader.near(self._path) if self._is_in_run_folder() else ():
-            self._logs |= dict.fromkeys(logs)
         if self._is_in_run_folder():
+            for logs in self._reader.near(self._path):
+                self._logs |= dict.fromkeys(logs)
             yield from self._beside()
 
     def _is_in_run_folder(self) -> bool:
@@ -589,11 +589,11 @@ class _Search:
         Raises:
             UsageError: It cannot be read unless another option is given.
         """
-        steps: list[int] = []
+        last: int | None = None
         is_known = path.rpartition("/")[2] != SUMMARY
         for item in self._reader.read(path) if is_known else ():
             if isinstance(item, StepMetrics):
-                steps = [max([*steps, item.step])]
+                last = item.step if last is None else max(last, item.step)
             elif isinstance(item, LogProblem) and item.ends_the_log:
                 if item.reason != self._reader.no_format:
                     unread = f"{path} {item.reason}: it may show that the run saved"
@@ -605,8 +605,9 @@ class _Search:
                 continue
             saves += islice(save_lines(block.data), _MOST_SAVE_LINES - len(saves))
             step = None if is_known else last_step_in(block.data, summary=path.endswith(SUMMARY))
-            steps += [] if step is None else [step]
-        return LogFacts(path=path, last_step=max(steps, default=None), saves=tuple(saves))
+            if step is not None:
+                last = step if last is None else max(last, step)
+        return LogFacts(path=path, last_step=last, saves=tuple(saves))
 
 
 def _interval(question: TreeQuestion) -> int | None:
