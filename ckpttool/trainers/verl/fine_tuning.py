@@ -26,7 +26,7 @@ from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.loader_states.torchdata import batches_in, processes_in, samples_in
 from ckpttool.trainers.verl import is_data
-from ckpttool.trainers.verl.epochs import epoch_length
+from ckpttool.trainers.verl.epochs import batch_counts, epoch_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,6 @@ _AS_THEY_WERE = "the data set and data.train_batch_size are unchanged"
 _ENDS_AN_EPOCH = "the save was made at the last batch of an epoch"
 WITHOUT_STATES = "move all data_N.pt files out of the save: verl then starts the next epoch at its beginning"
 """Remedy for a save at an epoch's last batch; verl was run with it."""
-
-_MOST_SAVES = 16
-"""Maximum number of other saves whose loaders are read to find the length of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +180,5 @@ def _within(batches: int) -> str:
 
 def epoch_batches(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> int | None:
     """Return the number of batches per epoch; None if the saves do not determine it."""
-    others = [save for save in inventory.checkpoints if save.name != checkpoint.name]
-    saves = [(save.step, loader_paths(save)) for save in (*others[-_MOST_SAVES:], checkpoint)]
-    known = [(step, paths[0]) for step, paths in saves if step is not None and paths]
-    counts = map_waiting(lambda path: batches_in(first_value(storage, [path])), [path for _, path in known])
-    pairs = zip(known, counts, strict=True)
-    return epoch_length({step: count for (step, _), count in pairs if count is not None})
+    counts = batch_counts(storage, inventory, checkpoint, lambda save: next(iter(loader_paths(save)), None))
+    return epoch_length(counts)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import MAX_RANKS, Rank
 from ckpttool.trainers.loader_states.files import loader_files
-from ckpttool.trainers.verl import DATA_OF_RANK, is_data
+from ckpttool.trainers.verl import DATA_OF_RANK
 from ckpttool.trainers.verl.effects import is_fine_tuning
-from ckpttool.trainers.verl.fine_tuning import AT_EPOCHS_END, WITHOUT_STATES, epoch_batches
+from ckpttool.trainers.verl.fine_tuning import AT_EPOCHS_END, WITHOUT_STATES, epoch_batches, loader_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +27,7 @@ def loaders(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> I
     From a state at an epoch's last batch, the SFT trainer skips the next epoch. The trainer for reinforcement learning
     leaves such a state out since 0.9, so that it loses nothing.
     """
-    paths = [shard.path for shard in checkpoint.shards if is_data(posixpath.basename(shard.path))]
-    saved = loader_files(storage, [(path, _rank_of(path)) for path in paths])
+    saved = loader_files(storage, [(path, _rank_of(path)) for path in loader_paths(checkpoint)])
     if not is_fine_tuning(checkpoint):
         return saved
     return at_epochs_end(saved, epoch_batches(storage, inventory, checkpoint), AT_EPOCHS_END, WITHOUT_STATES)

@@ -19,16 +19,15 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.torch.plain import text_at
-from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.loader_states.torchdata import batches_in, processes_in, samples_in
 from ckpttool.trainers.verl import DATA
-from ckpttool.trainers.verl.epochs import epoch_length, fits_no_epoch
+from ckpttool.trainers.verl.epochs import batch_counts, epoch_length, fits_no_epoch
 from ckpttool.trainers.verl.skyrl import ASYNC_STATE, SFT, STATE, TRAINER
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.storage.base import Storage
 
@@ -44,9 +43,6 @@ AT_EPOCHS_END = "the save was made at the last batch of an epoch, and from there
 _STATE = "the single loader continues from its own state"
 _AS_THEY_WERE = "the data set and the batch size are unchanged"
 WITHOUT_STATE = "move data.pt out of the save: SkyRL then reads the next epoch, in the order of the first"
-
-_MOST_SAVES = 16
-"""Maximum number of other saves whose loaders are read to find the length of an epoch."""
 
 
 def effects(resume: Resume) -> Effects:
@@ -66,7 +62,7 @@ def _position(resume: Resume, checkpoint: Checkpoint, *, has_state: bool) -> Goe
     position = GoesOn(effect=DataEffect.UNKNOWN, samples=read.samples, source=read.source)
     if not has_state:
         return replace(position, effect=DataEffect.RESTARTS, why=_NO_STATE)
-    state = first_value(resume.storage, [f"{checkpoint.name}/{DATA}"])
+    state = first_value(resume.storage, [loader_path(checkpoint)])
     batches, samples, processes = batches_in(state), samples_in(state), processes_in(state)
     position = replace(position, batches=batches, where=f"{resume.plan.load.path}/{DATA}")
     if not batches:
@@ -91,7 +87,7 @@ def _with_same_sizes(resume: Resume, position: GoesOn, size: int | None, process
     exact = replace(position, effect=DataEffect.EXACT, why=_STATE, repeated=0, lost=0, exact_if=conditions)
     if not processes:
         exact = replace(position, effect=DataEffect.REORDERS, why=_OTHER_ORDER)
-    counts = batch_counts(resume.storage, resume.inventory, checkpoint)
+    counts = batch_counts(resume.storage, resume.inventory, checkpoint, loader_path)
     if dict(checkpoint.facts).get(SFT):
         return replace(position, why=_NO_EPOCH) if fits_no_epoch(counts) else exact
     if is_filtered(resume.storage, checkpoint):
@@ -114,13 +110,9 @@ def is_filtered(storage: Storage, checkpoint: Checkpoint) -> bool:
     return text_at(record, "config", "trainer", "algorithm", "dynamic_sampling", "type") is not None
 
 
-def batch_counts(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> dict[int, int]:
-    """Return the number of batches that each save had read in its epoch, by its step."""
-    others = [save for save in inventory.checkpoints if save.name != checkpoint.name][-_MOST_SAVES:]
-    saves = [save for save in (*others, checkpoint) if save.step is not None]
-    counts = map_waiting(lambda save: batches_in(first_value(storage, [f"{save.name}/{DATA}"])), saves)
-    pairs = zip(saves, counts, strict=True)
-    return {save.step or 0: count for save, count in pairs if count is not None}
+def loader_path(checkpoint: Checkpoint) -> str:
+    """Return the path of the state of a save's loader."""
+    return f"{checkpoint.name}/{DATA}"
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:

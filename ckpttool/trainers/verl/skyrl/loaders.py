@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.trainers.loader_states.files import loader_files
-from ckpttool.trainers.verl import DATA
-from ckpttool.trainers.verl.epochs import epoch_length
+from ckpttool.trainers.verl.epochs import batch_counts, epoch_length
 from ckpttool.trainers.verl.loaders import at_epochs_end
 from ckpttool.trainers.verl.skyrl import SFT
-from ckpttool.trainers.verl.skyrl.effects import AT_EPOCHS_END, WITHOUT_STATE, batch_counts, is_filtered
+from ckpttool.trainers.verl.skyrl.effects import AT_EPOCHS_END, WITHOUT_STATE, is_filtered, loader_path
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
 def loaders(storage: Storage, inventory: Inventory, checkpoint: Checkpoint) -> list[SavedLoader]:
     """Return the state of the driver's loader, marked if a resume from it skips an epoch."""
-    path = f"{checkpoint.name}/{DATA}"
+    path = loader_path(checkpoint)
     saved = loader_files(storage, [(shard.path, None) for shard in checkpoint.shards if shard.path == path])
     if not saved or dict(checkpoint.facts).get(SFT) or is_filtered(storage, checkpoint):
         return saved
-    length = epoch_length(batch_counts(storage, inventory, checkpoint))
+    length = epoch_length(batch_counts(storage, inventory, checkpoint, loader_path))
     return at_epochs_end(saved, length, AT_EPOCHS_END, WITHOUT_STATE)
