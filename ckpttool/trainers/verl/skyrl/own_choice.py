@@ -47,10 +47,11 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
         return None, Outcome.UNKNOWN, f"the tracker cannot be read here ({error.strerror or error})"
     except ParseError as error:
         return None, Outcome.STOPS, f"it stops at the tracker: {error}"
-    refused = _not_resumed(start, step) or _refused_folder(start, step, folders)
+    name = folder_of(step)
+    record = first_value(start.storage, [f"{name}/{STATE}"])
+    refused = _not_resumed(record) or _refused_folder(record, step, folders)
     if refused is not None:
         return refused
-    name = folder_of(step)
     save = start.inventory.named(name)
     if save is None:
         return None, Outcome.STOPS, f"it stops, because the tracker names {name}, which does not exist"
@@ -69,19 +70,14 @@ def _loaded(start: OwnStart, save: Checkpoint) -> Choice:
     return save.name, Outcome.LOADS, f"the tracker names it{_without(start, save)}"
 
 
-def _record(start: OwnStart, step: Step) -> object:
-    return first_value(start.storage, [f"{folder_of(step)}/{STATE}"])
-
-
-def _not_resumed(start: OwnStart, step: Step) -> Choice | None:
+def _not_resumed(record: object) -> Choice | None:
     """Return the choice of the SFT trainer if it does not resume; None otherwise."""
-    record = _record(start, step)
     if not is_fine_tuning(record) or text_at(record, "config", "resume_from") == "latest":
         return None
     return None, Outcome.SCRATCH, "the SFT trainer starts from scratch without resume_from=latest"
 
 
-def _refused_folder(start: OwnStart, step: Step, folders: Sequence[str]) -> Choice | ChoiceUnknown | None:
+def _refused_folder(record: object, step: Step, folders: Sequence[str]) -> Choice | ChoiceUnknown | None:
     """Return the choice if SkyRL refuses the saves next to the tracker's; None if it accepts them."""
     numbers = {folder: folder.removeprefix(_PREFIX) for folder in folders if folder.startswith(_PREFIX)}
     odd = next((folder for folder, number in numbers.items() if not re.fullmatch("[0-9]{1,18}", number)), None)
@@ -90,7 +86,6 @@ def _refused_folder(start: OwnStart, step: Step, folders: Sequence[str]) -> Choi
     ahead = max(map(int, numbers.values()), default=0) - step
     if ahead <= 0:
         return None
-    record = _record(start, step)
     interval = integer_at(record, "config", "trainer", "ckpt_interval")
     if interval is None:
         interval = integer_at(record, "config", "ckpt_interval")
