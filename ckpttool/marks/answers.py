@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.units import step_and_name
+from ckpttool.core.domain.units import counted, step_and_name
 from ckpttool.core.render.answers.inventory import to_the_minute
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
@@ -67,7 +67,7 @@ def _headlines(answer: Marks) -> list[Text]:
     written = answer.written
     if written is None:
         count = len(answer.marks)
-        marked = f"{count} marked checkpoint{'s' * (count != 1)}" if count else "No marked checkpoint"
+        marked = counted(count, "marked checkpoint") if count else "No marked checkpoint"
         return [line(marked, style="bold"), where]
     name = step_and_name(written.step, shown(written.checkpoint))
     would = "would be" if answer.is_dry_run else "is"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -29,7 +28,7 @@ from ckpttool.core.storage import assert_changeable
 from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.write.files import ensure_folder, locked
 from ckpttool.core.write.files import replace as write
-from ckpttool.marks.model import MarkedSave, MarkKind, MarkQuestion, MarkState
+from ckpttool.marks.model import MarkedSave, MarkKind, MarkQuestion
 from ckpttool.marks.reading import read_marks
 from ckpttool.marks.record import label_of
 from ckpttool.marks.setting import PATIENCE_SECONDS, set_mark
@@ -105,7 +104,7 @@ def by_launches(tree: Tree, count: int) -> tuple[Checkpoint, str] | int:
     if save is None:
         return 0
     marked = read_marks(tree.inventory, tree.storage).of(save)
-    is_bad = marked is not None and marked.state is MarkState.COUNTS and marked.mark.kind is MarkKind.BAD
+    is_bad = marked is not None and marked.counts_as(MarkKind.BAD)
     failed = failed_launches(starts, save, saves, _since(marked))
     if len(failed) < count or is_bad:
         return len(failed)
@@ -148,9 +147,7 @@ def failed_launches(
 
 def _since(marked: MarkedSave | None) -> float:
     """Return when a person last judged a save; launches before that do not count again."""
-    if marked is None or marked.mark.kind is MarkKind.BAD:
-        return 0.0
-    return datetime.fromisoformat(marked.mark.at.replace("Z", "+00:00")).timestamp()
+    return 0.0 if marked is None or marked.mark.kind is MarkKind.BAD else marked.mark.seconds
 
 
 def read_starts(tree: Tree) -> list[LaunchedStart]:

@@ -70,6 +70,13 @@ class Mark:
         """User and host or, for a mark that ckpttool set itself, ckpttool for them."""
         return f"ckpttool for {self.by}" if self.is_automatic else self.by
 
+    @property
+    def seconds(self) -> float:
+        """Time of the mark in Unix seconds."""
+        from datetime import datetime  # only failed starts need it
+
+        return datetime.fromisoformat(self.at.replace("Z", "+00:00")).timestamp()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkFile:
@@ -93,6 +100,10 @@ class MarkedSave:
     path: str
     """Path of the mark, relative to the root."""
     state: MarkState
+
+    def counts_as(self, kind: MarkKind) -> bool:
+        """Return whether the mark counts and is of this kind."""
+        return self.state is MarkState.COUNTS and self.mark.kind is kind
 
 
 LONGEST_REASON = 500

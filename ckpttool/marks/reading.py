@@ -59,9 +59,9 @@ def _marked(checkpoint: Checkpoint, marks_read: MarksRead, root: str) -> Checkpo
     marked, health = marks_read.of(checkpoint), checkpoint.health
     if marked is not None:
         findings = (*findings, *_findings(marked, checkpoint, root))
-        if marked.state is MarkState.COUNTS and marked.mark.kind is MarkKind.BAD:
+        if marked.counts_as(MarkKind.BAD):
             health = Health.UNHEALTHY
-        elif marked.state is MarkState.COUNTS and marked.mark.kind is MarkKind.GOOD:
+        elif marked.counts_as(MarkKind.GOOD):
             health = Health.HEALTHY
     if not findings:
         return checkpoint

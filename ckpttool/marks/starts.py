@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogNote, NoteKind
@@ -14,7 +12,7 @@ from ckpttool.core.logs.base import local_time
 from ckpttool.core.logs.reading import LogReader
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.marks.launches import by_launches
-from ckpttool.marks.model import MarkKind, MarkQuestion, Marks, MarkState
+from ckpttool.marks.model import MarkKind, MarkQuestion, Marks
 from ckpttool.marks.reading import MarksRead, read_marks
 from ckpttool.marks.rules import FailedStarts, failed_starts, of_step
 from ckpttool.marks.setting import answer, set_mark
@@ -74,7 +72,7 @@ def _by_logs(tree: Tree, logs: LogQuestion, count: int, *, launched: int) -> tup
     if isinstance(save, str):
         return f"{told}; but {save}"
     marked = marks_read.of(save)
-    if marked is not None and marked.state is MarkState.COUNTS and marked.mark.kind is MarkKind.BAD:
+    if marked is not None and marked.counts_as(MarkKind.BAD):
         return f"{save.name} was already marked as bad by {marked.mark.author}"
     return save, f"{told}: {_by(found, reader, names)}"
 
@@ -105,7 +103,7 @@ def _since(saves: tuple[Checkpoint, ...], marks_read: MarksRead) -> dict[Step, L
     for save in saves:
         marked = marks_read.of(save)
         if save.step is not None and marked is not None and marked.mark.kind is not MarkKind.BAD:
-            since[save.step] = local_time(datetime.fromisoformat(marked.mark.at.replace("Z", "+00:00")).timestamp())
+            since[save.step] = local_time(marked.mark.seconds)
     return since
 
 
