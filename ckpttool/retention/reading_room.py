@@ -53,24 +53,19 @@ def size_of(root: str, seen: set[Hashable], unread: list[OSError]) -> int:
     while places:
         place = places.pop()
         try:
-            use, children = _use(os.lstat(place)), _children(place)
+            status = os.lstat(place)
+            names = sorted(os.listdir(place)) if stat.S_ISDIR(status.st_mode) else []
         except FileNotFoundError:  # a process deletes files here
             continue
         except OSError as error:
             unread.append(error)
             continue
-        places += children
+        places += [f"{place}/{name}" for name in names]
+        use = _use(status)
         if use.identity not in seen:
             seen.add(use.identity)
             total += use.nbytes
     return total
-
-
-def _children(place: str) -> list[str]:
-    """Return the paths in a folder; none for a file or a link."""
-    if not stat.S_ISDIR(os.lstat(place).st_mode):
-        return []
-    return [f"{place}/{name}" for name in sorted(os.listdir(place))]
 
 
 def spaces_of(root: str, newest_file: str | None) -> tuple[tuple[Space, ...], tuple[str, ...]]:
