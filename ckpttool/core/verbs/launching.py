@@ -214,21 +214,23 @@ def fragment(  # noqa: PLR0913  # as of `launch`
     Raises:
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
+    question = tree_question(question)
     counter = start_counter(after_failed_starts)
-    _mark_failed(counter, tree_question(question), start)
+    _mark_failed(counter, question, start)
     answer = resolve_or_start(question, choice, data, start, node=node)
     if isinstance(answer.decision, FreshStart):
         fresh = replace(answer.decision, is_uncounted=counter is not None)
-        return Fragment(decision=fresh, remark=fresh_remark(answer, tree_question(question).layout))
+        return Fragment(decision=fresh, remark=fresh_remark(answer, question.layout))
     assert_started_by_user(answer.tree)
     decision = answer.decision
     if isinstance(decision, ResumePlan):
         findings = (*decision.findings, *launch_notes(answer.tree, decision, answer.question.config))
-        decision = replace(decision, findings=findings)
-    if isinstance(decision, ResumePlan) and answer.tree.is_in_folder:
-        decision = replace(decision, load=decision.load.at(answer.tree.from_the_top(decision.load.path)))
-    if isinstance(decision, ResumePlan) and counter is not None:
-        counter.record(answer.tree, decision.point.checkpoint)
+        load = decision.load
+        if answer.tree.is_in_folder:
+            load = load.at(answer.tree.from_the_top(load.path))
+        decision = replace(decision, findings=findings, load=load)
+        if counter is not None:
+            counter.record(answer.tree, decision.point.checkpoint)
     return Fragment(decision=decision, strict=strict)
 
 
