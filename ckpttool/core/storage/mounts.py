@@ -73,7 +73,7 @@ def mount_and_point(path: str, table: str) -> tuple[Mount, str]:
         if len(fields) < 6 or len(system) < 2:  # noqa: PLR2004  proc(5): at least six fields, then type and source
             continue
         point = _unescaped(fields[4])
-        if len(point) >= len(best) and (real_path == point or real_path.startswith(point.rstrip("/") + "/")):
+        if len(point) >= len(best) and _covers(point, real_path):
             best, mount = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
     return mount, best
 
@@ -141,8 +141,9 @@ def not_mounted(path: str, *, table: str, planned: tuple[PlannedMount, ...]) -> 
     points = {_unescaped(fields[4]) for line in table.splitlines() if len(fields := line.split(" ")) > 4}  # noqa: PLR2004  proc(5)
     for mount in planned if points else ():
         point = os.path.normpath(mount.point)
-        covering = (other for other in points if _covers(other, real_path) and _covers(point, other))
-        if _covers(point, real_path) and next(covering, None) is None:
+        if not _covers(point, real_path):
+            continue
+        if not any(_covers(other, real_path) and _covers(point, other) for other in points):
             return f"{point} is not mounted, although {mount.source} lists it"
     if os.path.lexists(real_path):
         return None
