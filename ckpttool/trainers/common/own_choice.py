@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.lint_engine import View
@@ -108,6 +108,11 @@ class OwnChoice:
             outcome=outcome,
             because=because,
         )
+
+
+def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
+    """Return the save that a file or folder belongs to, under this name or an alias."""
+    return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
 
 
 def choice_with(

@@ -19,7 +19,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with, holder
 from ckpttool.trainers.common.torch_files import is_torn
 from ckpttool.trainers.composer import FIRST_LATEST, LATEST, TRAINER
 from ckpttool.trainers.composer.kinds import is_folder, newer_files
@@ -104,7 +104,7 @@ def _filled(text: str, view: View) -> str:
 def _of_path(start: OwnStart, path: str, *, overwrites: bool) -> Choice:
     root, label = start.inventory.root, f"`{_PATH}` names {path}"
     relative = inside(root, path)
-    save = None if relative is None else _holder(start.inventory.checkpoints, relative)
+    save = None if relative is None else holder(start.inventory.checkpoints, relative)
     if relative is None or save is None:
         return elsewhere(root, path, label)
     return _outcome(start, save, relative, label, overwrites=overwrites)
@@ -120,7 +120,7 @@ def _of_link(start: OwnStart, *, overwrites: bool = False) -> Choice | None:
     if kind is Kind.LOST:
         return None
     if kind is not None:
-        save = _holder(start.inventory.checkpoints, FIRST_LATEST)
+        save = holder(start.inventory.checkpoints, FIRST_LATEST)
         if save is None and not _is_readable(start.storage):
             return FIRST_LATEST, Outcome.UNKNOWN, f"it follows {FIRST_LATEST}, which cannot be read here"
         if save is None:
@@ -160,7 +160,7 @@ def _of_text(start: OwnStart, *, overwrites: bool) -> Choice:
     except OSError as error:
         return None, Outcome.UNKNOWN, f"{record} cannot be read here ({error.strerror or error})"
     name = text.rstrip("/").rpartition("/")[2]
-    save = _holder(start.inventory.checkpoints, name)
+    save = holder(start.inventory.checkpoints, name)
     if save is None:
         return (
             None,
@@ -208,10 +208,6 @@ def _of_weights(start: OwnStart, save: Checkpoint, holds: str, *, overwrites: bo
     return save.name, Outcome.SCRATCH, f"{holds}, takes only weights from it, and starts at step 0"
 
 
-def _holder(checkpoints: Sequence[Checkpoint], name: str) -> Checkpoint | None:
-    return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
-
-
 def traps(storage: Storage, listing: Listing, checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Report a link that a start with autoresume would follow to an old or damaged save, or to none.
 
@@ -228,7 +224,7 @@ def traps(storage: Storage, listing: Listing, checkpoints: Sequence[Checkpoint])
         yield note(Code.TRACKER_DISAGREES, message, path=FIRST_LATEST, remedy="resume with load_path: PATH, once")
         return
     newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]
-    save = _holder(checkpoints, FIRST_LATEST)
+    save = holder(checkpoints, FIRST_LATEST)
     if not _is_readable(storage):
         return  # reported with the save
     if save is None or (not is_folder(save) and is_torn(storage, FIRST_LATEST)):

@@ -16,7 +16,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, choice_with, holder
 from ckpttool.trainers.common.torch_files import is_torn
 from ckpttool.trainers.lightning import TRAINER, hpc_number, is_last
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
@@ -229,11 +229,6 @@ def _modified(storage: Storage, name: str) -> int:
         return folder.modified_ns or 0
     except OSError:
         return 0
-
-
-def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
-    """Return the save that a file or folder belongs to, under this name or an alias."""
-    return next((save for save in checkpoints if name in {save.name, *save.aliases}), None)
 
 
 def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from ckpttool.core.domain.finding import Severity, blocking, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, save_finding_text
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, holder, save_finding_text
 from ckpttool.trainers.torch_files import TRAINER
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
     message = f"a start of MMEngine or Detectron2 with resume loads {taken or path}, which {LAST} names"
     if taken is None:
         return path, Outcome.UNKNOWN, f"{message}; it is not in this folder"
-    save = next((save for save in start.inventory.checkpoints if taken in {save.name, *save.aliases}), None)
+    save = holder(start.inventory.checkpoints, taken)
     if save is None:
         return taken, Outcome.UNKNOWN, f"{message}; it is not a known save"
     against = blocking(start.checked(save).findings)
