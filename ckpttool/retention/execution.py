@@ -59,7 +59,7 @@ def begun(
     """Scan a tree when no save is in progress, and with `apply` lock it first, within this context."""
     with ExitStack() as held:
         tree, patience = _when_quiet(question, order, waiting)
-        if aim.free is not None and not (tree.machines.is_here and is_local(tree.storage.root)):
+        if aim.free is not None and not tree.is_on_own_disk:
             raise UsageError(f"--free needs a tree on a disk of this machine, not {question.path}: use --max-size")
         refusals: Sequence[Finding] = ()
         if order.apply:

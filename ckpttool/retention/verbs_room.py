@@ -15,7 +15,6 @@ from ckpttool.core.domain.retention import Aim, Batch, PruneOrder, Pruning, Reac
 from ckpttool.core.domain.units import in_gib
 from ckpttool.core.errors import CkptToolError, IncompleteError, UsageError
 from ckpttool.core.records.journal import TRASH
-from ckpttool.core.storage import is_local
 from ckpttool.core.verbs.changes import in_trash
 from ckpttool.core.verbs.scanning import Tree, Where, tree_question
 from ckpttool.retention.apply import own_bytes, paths_of
@@ -122,8 +121,7 @@ class _Seat:
     @property
     def is_here(self) -> bool:
         """Whether the tree is on a disk of this machine."""
-        tree = self.begun.prospect.tree
-        return tree.machines.is_here and is_local(tree.storage.root)
+        return self.begun.prospect.tree.is_on_own_disk
 
     def spaces(self) -> tuple[tuple[Space, ...], tuple[str, ...]]:
         """Return the limits on the next save, and the reasons why a limit is unknown."""
@@ -142,7 +140,7 @@ def _use(tree: Tree, plan: RetentionPlan, *, refused: bool) -> TreeUse:
     """
     oldest_first = () if refused else tuple(reversed(plan.going))
     root = tree.inventory.root
-    if not (tree.machines.is_here and is_local(tree.storage.root)):
+    if not tree.is_on_own_disk:
         saves = [(save, FileUse(identity=(root, save.key), names=1, nbytes=save.nbytes or 0)) for save in oldest_first]
         superseded = tuple(Superseded(checkpoint=save, uses=(use,)) for save, use in saves)
         return TreeUse(disk=None, trash=(), superseded=superseded)

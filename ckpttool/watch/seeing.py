@@ -12,7 +12,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import OWN_FOLDER, PART_SUFFIX, STREAM, is_manifest
-from ckpttool.core.storage import forget_listings, is_local, open_storage, shortest
+from ckpttool.core.storage import forget_listings, open_storage, shortest
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
 from ckpttool.core.write.files import is_own_temporary
@@ -117,8 +117,7 @@ def assert_consistent(question: WatchQuestion, tree: Tree) -> None:
     Raises:
         UsageError: Such an option was passed.
     """
-    is_here = tree.machines.is_here and is_local(tree.storage.root)
-    if question.rule.free_below is not None and not is_here:
+    if question.rule.free_below is not None and not tree.is_on_own_disk:
         raise UsageError(
             f"--free-below needs a tree on a disk of this machine, not {tree.inventory.root}; on many machines, use it "
             "with --part-out on each"

@@ -175,6 +175,11 @@ class Tree(Listing):
         """Whether the tree is in a folder, on this machine or on others, and not in an object store."""
         return is_local(self.inventory.root)
 
+    @property
+    def is_on_own_disk(self) -> bool:
+        """Whether the tree is in a folder of this machine, whose disk can be measured."""
+        return self.machines.is_here and is_local(self.storage.root)
+
     def from_the_top(self, path: str) -> str:
         """Return a path in this tree as an absolute path, on the machines that have the tree.
 
