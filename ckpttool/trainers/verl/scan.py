@@ -25,7 +25,6 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import MAX_RANKS, STEP_DIGITS, Step, counted
-from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
@@ -35,10 +34,8 @@ from ckpttool.trainers.common.listed import (
     one_run,
     stamped,
     stray,
-    tracked_in,
 )
 from ckpttool.trainers.common.saved_values import count_at, first_value
-from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.loader_states.torchdata import batches_in, samples_in
 from ckpttool.trainers.verl import (
@@ -54,6 +51,7 @@ from ckpttool.trainers.verl import (
     step_of,
 )
 from ckpttool.trainers.verl.roles import RoleFolder, is_role, look_at_role, state_shard
+from ckpttool.trainers.verl.tracker import read_tracker
 
 _LOADER_LIMIT = 1 << 20
 """Maximum bytes of a loader's state to compare; a real state has about 2,000."""
@@ -95,7 +93,9 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
     looked_at = list(map_waiting(lambda name: _scan_save(storage, name, options), names))
-    tracked, trouble = _tracker(storage, set(names))
+    # It is written last, and never by asynchronous saves, so it proves nothing about a save.
+    start = "with resume_mode=auto verl"
+    tracked, trouble = read_tracker(storage, TRACKER, names, start=start, without_save="starts from scratch")
     emptied = _emptied(looked_at, tracked)
     seen_saves = [save for save in looked_at if save.name not in emptied]
     checkpoints = [_checkpoint(storage, save, seen_saves) for save in seen_saves]
@@ -544,26 +544,3 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
         name, start = (DATA_OF_FIRST_RANK, "the epoch") if save.is_fine_tuning else (DATA, "the data")
         message = f"there is no {name}, so the position in the data is unknown: verl starts {start} from the beginning"
         yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{name}")
-
-
-def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker.
-
-    It is written last, and never by asynchronous saves, so it proves nothing about a save.
-    """
-    try:
-        step = tracked_step(storage)
-    except FileNotFoundError:
-        effect = "with resume_mode=auto verl starts from scratch"
-        return None, [note(Code.TRACKER_DISAGREES, f"no tracker file: {effect}", path=TRACKER)]
-    except OSError as error:
-        return None, [unreadable(TRACKER, error)]
-    except ParseError as error:
-        return None, [note(Code.TRACKER_DISAGREES, f"{error}: with resume_mode=auto verl stops here", path=TRACKER)]
-    name = folder_of(step)
-    tracked = tracked_in(storage, TRACKER, name, step)
-    if name in names:
-        return tracked, []
-    message = f"the tracker names {name}, which does not exist: with resume_mode=auto verl starts from scratch"
-    # Nothing is saved before the first step: a 0 was written by hand, and proves nothing about the training.
-    return tracked if step else None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]

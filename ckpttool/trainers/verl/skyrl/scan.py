@@ -13,27 +13,25 @@ from ckpttool.core.domain.checkpoint import (
     NamedStep,
     StepSource,
     Topology,
-    Tracked,
 )
 from ckpttool.core.domain.finding import Code, Finding, in_order, note, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Step
-from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common import SKYRL_TRACKER
-from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, timed, tracked_by, tracked_in
+from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, timed, tracked_by
 from ckpttool.trainers.common.saved_values import count_at, first_value
-from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp import METADATA
-from ckpttool.trainers.verl import DATA, KINDS, folder_of, step_of
+from ckpttool.trainers.verl import DATA, KINDS, step_of
 from ckpttool.trainers.verl.roles import RoleFolder, is_role, look_at_role, state_shard
 from ckpttool.trainers.verl.skyrl import ASYNC_STATE, POLICY, ROLES, SFT, STATE, TRAINER, is_fine_tuning
+from ckpttool.trainers.verl.tracker import read_tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     steps = {name: step for name in listing.folders() if (step := step_of(name)) is not None}
     names = sorted(steps, key=lambda name: (steps[name], name))
     saves = list(map_waiting(partial(_scan_save, storage, options=options), names))
-    tracked, trouble = _tracker(storage, set(names))
+    start = "with resume_mode=latest SkyRL"
+    tracked, trouble = read_tracker(storage, SKYRL_TRACKER, names, start=start, without_save="stops here")
     if any(save.step not in {None, steps[save.name]} for save in saves if tracked and save.name == tracked.name):
         tracked = None  # a copy in the place of the save that it named shows no progress
     checkpoints = timed(storage, [_checkpoint(save, saves) for save in saves], tracked)
@@ -190,24 +189,3 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
             "there is no data.pt, so the position in the data is unknown: SkyRL starts the data from the beginning"
         )
         yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{DATA}")
-
-
-def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker."""
-    try:
-        step = tracked_step(storage, SKYRL_TRACKER)
-    except FileNotFoundError:
-        effect = "with resume_mode=latest SkyRL starts from scratch"
-        return None, [note(Code.TRACKER_DISAGREES, f"no tracker file: {effect}", path=SKYRL_TRACKER)]
-    except OSError as error:
-        return None, [unreadable(SKYRL_TRACKER, error)]
-    except ParseError as error:
-        message = f"{error}: with resume_mode=latest SkyRL stops here"
-        return None, [note(Code.TRACKER_DISAGREES, message, path=SKYRL_TRACKER)]
-    name = folder_of(step)
-    tracked = tracked_in(storage, SKYRL_TRACKER, name, step)
-    if name in names:
-        return tracked, []
-    message = f"the tracker names {name}, which does not exist: with resume_mode=latest SkyRL stops here"
-    # Nothing is saved before the first step: a 0 was written by hand, and proves nothing about the training.
-    return tracked if step else None, [note(Code.TRACKER_DISAGREES, message, path=SKYRL_TRACKER)]
