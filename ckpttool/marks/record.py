@@ -142,7 +142,7 @@ def read(storage: Storage, path: str) -> Mark:
         reason=None if record.get("reason") is None else _name(record, "reason"),
         is_automatic=get_bool(record, "automatic"),
         by=get_str(record, "by"),
-        at=_matching(_TIME, record, "at"),
+        at=_time(record, "at"),
         checkpoint=_name(record, "checkpoint"),
         step=None if step is None else Step(step),
         witnesses=tuple(_witness(as_object(value)) for value in get_list(record, "files")[:MOST_WITNESSES]),
@@ -165,6 +165,17 @@ def _matching(pattern: re.Pattern[str], record: JsonObject, key: str) -> str:
     text = get_str(record, key)
     if pattern.fullmatch(text) is None:
         raise ParseError(f"{key} is not encoded as ckpttool encodes it: {text!a:.80}")
+    return text
+
+
+def _time(record: JsonObject, key: str) -> str:
+    from datetime import datetime
+
+    text = _matching(_TIME, record, key)
+    try:
+        datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise ParseError(f"{key} is outside the calendar: {text!a:.80}") from None
     return text
 
 

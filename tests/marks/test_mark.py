@@ -309,12 +309,21 @@ def _edited(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"bad"', b'"good"'))
 
 
-def _newer(path: Path) -> None:
+def _rewrite(path: Path, **changes: str) -> None:
+    """Write a record with other values and its right hash."""
     from ckpttool.core.records.hashed_json import closed
 
     record = json.loads(path.read_bytes())
     del record["hash"]
-    path.write_bytes(closed(json.dumps({**record, "schema": "ckpttool/mark/2"}, indent=2).removesuffix("\n}")))
+    path.write_bytes(closed(json.dumps({**record, **changes}, indent=2).removesuffix("\n}")))
+
+
+def _newer(path: Path) -> None:
+    _rewrite(path, schema="ckpttool/mark/2")
+
+
+def _impossible_time(path: Path) -> None:
+    _rewrite(path, at="2026-13-45T99:99:99Z")
 
 
 def _folder(path: Path) -> None:
@@ -335,7 +344,7 @@ class TestUnreadable:
         ask("mark", "_1-30_2", tree, "--bad", REASON)
         return tree
 
-    @pytest.mark.parametrize("damage", [_truncated, _empty, _edited, _newer, _folder, _lost_link])
+    @pytest.mark.parametrize("damage", [_truncated, _empty, _edited, _newer, _impossible_time, _folder, _lost_link])
     def test_a_damaged_record_leaves_its_save_unknown_and_no_other(
         self, tree: str, damage: Callable[[Path], None]
     ) -> None:
