@@ -65,16 +65,16 @@ def _by_logs(tree: Tree, logs: LogQuestion, count: int, *, launched: int) -> tup
     found = failed_starts(_attempts(tree, reader, logs, steps), steps, _since(saves, marks_read))
     if isinstance(found, str):
         return found
-    told = _told(found, count)
+    failed_count = _count_of_failed_starts(found, count)
     if len(found.starts) < count:
-        return told
+        return failed_count
     save = of_step(saves, found.saved)
     if isinstance(save, str):
-        return f"{told}; but {save}"
+        return f"{failed_count}; but {save}"
     marked = marks_read.of(save)
     if marked is not None and marked.counts_as(MarkKind.BAD):
         return f"{save.name} was already marked as bad by {marked.mark.author}"
-    return save, f"{told}: {_by(found, reader, names)}"
+    return save, f"{failed_count}: {_by(found, reader, names)}"
 
 
 def _attempts(tree: Tree, reader: LogReader, logs: LogQuestion, steps: tuple[Step, ...]) -> list[LogAttempt]:
@@ -107,7 +107,7 @@ def _since(saves: tuple[Checkpoint, ...], marks_read: MarksRead) -> dict[Step, L
     return since
 
 
-def _told(found: FailedStarts, count: int) -> str:
+def _count_of_failed_starts(found: FailedStarts, count: int) -> str:
     """Return how many starts failed, as a sentence."""
     number = len(found.starts)
     ends = ", ".join([*["…"] * (number > _MOST_SHOWN), *(str(start.last) for start in found.starts[-_MOST_SHOWN:])])

@@ -90,7 +90,7 @@ def unknown_times(saves: Sequence[Checkpoint], now_ns: int | None) -> Mapping[Ch
     for save, other in _out_of_order(known):
         unknown.setdefault(save.key, f"{other.name} has the same or a contradicting time")
     for (earlier, before), (later, after) in pairwise(known):
-        if _position(earlier) != _position(later) and not _apart(later, before, after):
+        if _position(earlier) != _position(later) and not _may_have_trained_between(later, before, after):
             reason = "{} was written immediately {} it, as in a copy without times"
             unknown.setdefault(earlier.key, reason.format(later.name, "after"))
             unknown.setdefault(later.key, reason.format(earlier.name, "before"))
@@ -111,7 +111,7 @@ def _out_of_order(known: Sequence[tuple[Checkpoint, Saved]]) -> list[tuple[Check
     return found
 
 
-def _apart(later: Checkpoint, before: Saved, after: Saved) -> bool:
+def _may_have_trained_between(later: Checkpoint, before: Saved, after: Saved) -> bool:
     """Return whether training may have run between two saves: a copy writes one file after another without a pause."""
     if before.recorded or after.recorded:
         return True

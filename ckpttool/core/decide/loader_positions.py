@@ -52,7 +52,7 @@ def of_one_save(loaders: Loaders, *, is_newest: bool) -> Iterator[Finding]:
     yield from _joined(_still_initial(loader, state) for loader, state in known if state.never_moved and state.batches)
     for finding in _joined(_at_end(loader, state) for loader, state in known if state.yields_nothing is not None):
         yield finding if is_newest else replace(finding, severity=Severity.NOTE)
-    yield from _apart(loaders)
+    yield from _ranks_that_differ(loaders)
 
 
 def compared(checkpoint: Checkpoint, loaders: Loaders, before: Checkpoint, before_loaders: Loaders) -> list[Finding]:
@@ -117,7 +117,7 @@ def _at_end(loader: SavedLoader, state: LoaderState) -> Finding:
     return _finding(Code.DATA_POSITION_AT_END, loader, message, described(state), None)
 
 
-def _apart(loaders: Loaders) -> Iterator[Finding]:
+def _ranks_that_differ(loaders: Loaders) -> Iterator[Finding]:
     """Report ranks whose loaders had yielded different numbers of batches, although all ranks read in step."""
     by_name: Mapping[tuple[str, str], dict[int, list[SavedLoader]]] = defaultdict(lambda: defaultdict(list))
     for loader in loaders:

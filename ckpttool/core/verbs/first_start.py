@@ -446,7 +446,7 @@ class _Search:
         if self._is_in_run_folder():
             for logs in self._reader.near(self._path):
                 self._logs |= dict.fromkeys(logs)
-            yield from self._beside()
+            yield from self._records_beside_saves()
 
     def _is_in_run_folder(self) -> bool:
         """Return whether the folder has the name of a folder of saves in the folder of a run."""
@@ -468,7 +468,7 @@ class _Search:
             if "checkpoint" in name and "*" not in place:
                 yield os.path.join(parent, name)
 
-    def _beside(self) -> Iterator[Trace]:
+    def _records_beside_saves(self) -> Iterator[Trace]:
         """Yield the records next to the saves, and collect the logs there."""
         parent = above(self._path)
         storage = open_storage(parent)

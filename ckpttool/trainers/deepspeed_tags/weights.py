@@ -294,7 +294,7 @@ class _Tag:
         for name, shape in shapes.items():
             parts = [_Run(file, _tensor(file, "frozen_param_fragments", name)) for file in self.models]
             if self.stage != _WEIGHTS_DIVIDED:
-                found[name] = _whole(name, parts[0])
+                found[name] = _undivided_target(name, parts[0])
                 if found[name].shape != shape:
                     raise incomplete(f"`{name}` has two shapes.", path=parts[0].file.path, remedy=_RESTORE)
                 continue
@@ -332,7 +332,7 @@ class _Tag:
                 tied[name] = views[tensor]
             else:
                 views[tensor] = name
-                target = _whole(name, _Run(self.models[0], tensor))
+                target = _undivided_target(name, _Run(self.models[0], tensor))
                 if floats is not None and name in buffer_names and target.dtype in _FLOATS:
                     target = replace(target, dtype=floats)
                 found[name] = target
@@ -346,7 +346,7 @@ class _Tag:
         return self.stage == _WEIGHTS_DIVIDED or (isinstance(tensor, Tensor) and tensor.shape == target.shape)
 
 
-def _whole(name: str, run: _Run) -> Target:
+def _undivided_target(name: str, run: _Run) -> Target:
     """Return a weight that is one complete tensor."""
     piece = run.file.piece(run.tensor, (0,) * len(run.tensor.shape))
     return Target(name=name, dtype=piece.dtype, shape=run.tensor.shape, pieces=(piece,))

@@ -56,13 +56,13 @@ def weights(storage: Storage, checkpoint: Checkpoint, request: WeightsRequest) -
         message = f"The file of rank {lacking[0]} is missing: {world - len(lacking)} of {world} ranks have one."
         raise incomplete(message, path=folder, remedy=_RESTORE)
     archives = [_read(storage, f"{folder}/model_world_size_{world}_rank_{rank}.pt") for rank in range(world)]
-    others = _others(archives[0])
+    other_values = _names_of_other_values(archives[0])
     targets = merged(archives)
     return Weights(
         targets=targets,
         names_of="names of the Hugging Face model",
         is_loadable=not any(target.name.startswith(_ADAPTED) for target in targets),
-        left_out=(LeftOut(kind="entries that are not tensors", names=others),) if others else (),
+        left_out=(LeftOut(kind="entries that are not tensors", names=other_values),) if other_values else (),
         records=tuple(record for archive in archives for record in archive.records),
         companions=companions_in(storage, f"{folder}/{_HUGGINGFACE}"),
     )
@@ -92,7 +92,7 @@ def _read(storage: Storage, path: str) -> Archive:
     return archive
 
 
-def _others(archive: Archive) -> tuple[str, ...]:
+def _names_of_other_values(archive: Archive) -> tuple[str, ...]:
     """Return the names of entries that are not tensors."""
     pairs = archive.tree.items() if isinstance(archive.tree, dict) else ()
     return tuple(str(name) for name, value in pairs if not isinstance(value, (Tensor, Made)))
